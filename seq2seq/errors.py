@@ -2,7 +2,6 @@
 
 import difflib
 import errno
-import os
 import reprlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -34,26 +33,8 @@ def not_a_number(model: str) -> str:
     )
 
 
-class SharedError(UserError):
-    """User error that every process raises. Only one process reports it."""
-
-
-@contextmanager
-def shared_errors() -> Iterator[None]:
-    """Turn user errors that every process raises into SharedErrors."""
-    try:
-        yield
-    except UserError as error:
-        raise SharedError(str(error)) from None
-
-
 class UnfinishedError(UserError):
     """Failure not caused by the input. Finished work is kept, and the same command resumes."""
-
-
-def is_first_process() -> bool:
-    """Return whether this is the first or only process on its machine."""
-    return int(os.environ.get("LOCAL_RANK", "0")) == 0
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from uuid import uuid4
 import safetensors
 from filelock import FileLock, Timeout
 
-from seq2seq.errors import SharedError, UserError, named_output
+from seq2seq.errors import UserError, named_output
 
 SUMS_FILE = "SHA256SUMS"
 """Checksums of the files of a folder, in the format of `sha256sum --check`."""
@@ -89,20 +89,20 @@ def part_of(output: Path) -> Path:
 
 
 def require_writable(output: Path, read: Collection[Path]) -> None:
-    """Raise SharedError if an output cannot be written or is one of the files to read.
+    """Raise UserError if an output cannot be written or is one of the files to read.
 
     Call this before the work of a command starts.
     """
     folder = output.resolve().parent
     if output.is_dir():
-        raise SharedError(f"{output} cannot be written: it is a folder")
+        raise UserError(f"{output} cannot be written: it is a folder")
     if not folder.is_dir():
-        raise SharedError(f"{output} cannot be written: there is no folder {folder}")
+        raise UserError(f"{output} cannot be written: there is no folder {folder}")
     if not os.access(output if output.exists() else folder, os.W_OK):
-        raise SharedError(f"{output} cannot be written: permission denied")
+        raise UserError(f"{output} cannot be written: permission denied")
     for path in (output, part_of(output)):
         if path.is_file() and any(file.exists() and path.samefile(file) for file in read):
-            raise SharedError(f"{path} would be overwritten while it is read; name another output")
+            raise UserError(f"{path} would be overwritten while it is read; name another output")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, TypeVar
 
-from seq2seq.errors import SharedError, UserError
+from seq2seq.errors import UserError
 from seq2seq.machine.devices import may_have_gpu
 from seq2seq.machine.threads import keep_threads
 
@@ -121,14 +121,14 @@ class Processes:
             dist.barrier(group=self.group)
 
     def require_equal(self, value: object, advice: str) -> None:
-        """Raise SharedError unless every process has the main process's value.
+        """Raise UserError unless every process has the main process's value.
 
         advice: text for the error: the difference, and what to do.
         """
         equal = self.all_gather([value == self.broadcast(value)])
         if not all(equal):
             numbers = ", ".join(str(index) for index, same in enumerate(equal) if not same)
-            raise SharedError(f"process {numbers} of {self.count}: {advice}")
+            raise UserError(f"process {numbers} of {self.count}: {advice}")
 
     @contextmanager
     def main_first(self) -> Iterator[None]:

@@ -57,7 +57,7 @@ class Task(ABC):
         """
 
     def require_initial(self, tokenizer: Tokenizer, folder: Path) -> None:
-        """Raise SharedError if a model directory cannot initialise training with a tokenizer."""
+        """Raise UserError if a model directory cannot initialise training with a tokenizer."""
         return
 
     def finish(self, folders: Sequence[Path]) -> None:

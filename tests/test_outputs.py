@@ -12,7 +12,7 @@ import pytest
 from commands import COMMAND, ENVIRONMENT, error, seq2seq
 from conftest import run_recipe
 
-from seq2seq.errors import SharedError, UserError
+from seq2seq.errors import UserError
 from seq2seq.files import atomic_file, draft_of, remove_leftovers
 from seq2seq.model.recipe import load_config
 from seq2seq.training.records import STARTS_FILE
@@ -129,7 +129,7 @@ def test_a_folder_that_is_no_run_is_left_alone(recipe: Path, tmp_path: Path) -> 
     for name in ("recipe.yaml", "tokenizer.model", "checkpoints", "model.json"):
         folder.mkdir()
         (folder / name).write_text("precious")
-        with pytest.raises(SharedError, match=f"holds {name}, but is not a run directory"):
+        with pytest.raises(UserError, match=f"holds {name}, but is not a run directory"):
             run_recipe(recipe, folder)
         assert [path.read_text() for path in folder.iterdir()] == ["precious"]
         shutil.rmtree(folder)

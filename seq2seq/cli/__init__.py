@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from seq2seq.cli.arguments import parse
-from seq2seq.errors import SharedError, UserError, is_first_process
+from seq2seq.errors import UserError
 from seq2seq.machine.threads import choose_threads, keep_threads
 
 
@@ -31,8 +31,6 @@ def _run(options: argparse.Namespace) -> None:
     logging.getLogger("seq2seq").setLevel(logging.INFO)
     try:
         options.command(options)
-    except SharedError as error:  # reported once per machine
-        sys.exit(f"seq2seq: error: {error}" if is_first_process() else 1)
     except UserError as error:
         sys.exit(f"seq2seq: error: {error}")
     except (RuntimeError, MemoryError) as error:

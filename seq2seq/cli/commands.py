@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seq2seq.errors import UserError, is_first_process, named_output
+from seq2seq.errors import UserError, named_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -237,16 +237,13 @@ def score(options: argparse.Namespace) -> None:
     from seq2seq.evaluation.comparison import compare
     from seq2seq.evaluation.line_scores import read_line_scores
     from seq2seq.evaluation.systems import load_systems
+    from seq2seq.processes import Processes
     from seq2seq.report.scores import breakdown_text, result_text
 
     hypotheses = [options.hypothesis, *options.against]
     files = [Path(name) for _, *names in options.line_scores for name in names]
     require_files(files)  # fail before runs translate
-    processes = None
-    if any(path.is_dir() for path in hypotheses):
-        from seq2seq.processes import Processes  # imports torch
-
-        processes = Processes.join()
+    processes = Processes.join(needs_torch=any(path.is_dir() for path in hypotheses))
     test_set, systems = load_systems(
         hypotheses,
         options.references,
@@ -256,7 +253,7 @@ def score(options: argparse.Namespace) -> None:
         tokenize=options.tokenize,
         lowercase=options.lowercase,
     )
-    if processes.is_main if processes else is_first_process():
+    if processes.is_main:
         result = compare(
             systems,
             test_set,
@@ -270,8 +267,7 @@ def score(options: argparse.Namespace) -> None:
             details = breakdown_text(breakdown, on_terminal=sys.stdout.isatty())
             text = f"{text}\n\n{details}"
         _print(json.dumps(tree) if options.json else text)
-    if processes:
-        processes.exit()
+    processes.exit()
 
 
 def evaluate(options: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.errors import SharedError, UserError
+from seq2seq.errors import UserError
 from seq2seq.files import sha256_of
 
 
@@ -81,7 +81,7 @@ def checksum_of(manifest: dict[str, Any], split: str) -> str:
 def require_context(num_tokens: int, context: int) -> None:
     """Raise UserError unless a text has at least `context` + 1 tokens."""
     if num_tokens <= context:
-        raise SharedError(
+        raise UserError(
             f"a text of {num_tokens} tokens is too short for one window of "
             f"model.context={context} and the token after it: use a longer text or shorter context"
         )

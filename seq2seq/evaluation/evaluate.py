@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from seq2seq.config import with_batch_tokens
-from seq2seq.errors import SharedError, named_output, not_a_number, shared_errors
+from seq2seq.errors import UserError, named_output, not_a_number
 from seq2seq.evaluation.evaluators import TranslationEvaluator
 from seq2seq.evaluation.test_sets import encode_files, split_of_run
 from seq2seq.files import write_text
@@ -42,14 +42,13 @@ def evaluate_run(
     loaded = load_model(find_model(run, checkpoint), processes.device)
     config = with_batch_tokens(loaded.config, batch_tokens)
     if stride and config.task != "language_model":
-        raise SharedError(f"--stride needs a language model: the task of {run} is {config.task}")
+        raise UserError(f"--stride needs a language model: the task of {run} is {config.task}")
     if output and not config.translates:
-        raise SharedError(f"-o needs a translation model: the task of {run} is {config.task}")
+        raise UserError(f"-o needs a translation model: the task of {run} is {config.task}")
     options = {"stride": stride} if stride else {}
     with TemporaryDirectory() as folder:
         if data is not None:
-            with shared_errors():
-                prepared, split = encode_files(config, loaded.tokenizer, data, Path(folder)), "test"
+            prepared, split = encode_files(config, loaded.tokenizer, data, Path(folder)), "test"
         else:
             with processes.main_first():
                 prepared = split_of_run(config, run, split, loaded.tokenizer)
@@ -60,7 +59,7 @@ def evaluate_run(
     if output:
         assert isinstance(evaluator, TranslationEvaluator)
         if not evaluator.translations:
-            raise SharedError(not_a_number(str(run)))
+            raise UserError(not_a_number(str(run)))
         if processes.is_main:
             with named_output(output):
                 text = "".join(f"{line}\n" for line in evaluator.translations)

@@ -20,7 +20,7 @@ from seq2seq.data.streams import map_sharded
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.engines import Engines, search_precision
 from seq2seq.decoding.translator import Translator
-from seq2seq.errors import SharedError, UserError
+from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import EVALUATION_METRICS, VALIDATION_METRICS, Score, score
 from seq2seq.evaluation.systems import describe_search
 from seq2seq.machine.threads import adapt_threads
@@ -141,9 +141,7 @@ class TextEvaluator(SplitEvaluator):
         default = self.context if self.validation else max(1, self.context // 2)
         self.advance = default if self.stride is None else self.stride
         if not 1 <= self.advance <= self.context:
-            raise SharedError(
-                f"stride={self.advance} must be from 1 to model.context={self.context}"
-            )
+            raise UserError(f"stride={self.advance} must be from 1 to model.context={self.context}")
         self.tokens = self.data.tokens(self.split)
         self.windows = windows_of(len(self.tokens), self.context, self.advance)[: self.limit]
         pieces = self.data.tokenizer.target.token_bytes

@@ -12,7 +12,7 @@ from seq2seq.data.lines import read_file
 from seq2seq.data.streams import map_sharded
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.translator import Translator
-from seq2seq.errors import UserError, shared_errors
+from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import DEFAULT_TOKENIZER, require_aligned
 from seq2seq.evaluation.test_sets import read_pairs, split_of_run, tag_of
 from seq2seq.model.saved import describe_model, find_model
@@ -58,11 +58,10 @@ def describe_search(decoding: DecodingConfig, precision: str) -> str:
     return " ".join([*settings, f"precision={precision}"])
 
 
-@shared_errors()
 def load_systems(
     hypotheses: Sequence[Path],
     references: Sequence[Path],
-    processes: Processes | None = None,
+    processes: Processes,
     *,
     split: str = "test",
     data: str | None = None,
@@ -72,9 +71,8 @@ def load_systems(
     """Return the test set and the translations of all systems.
 
     hypotheses: files or runs. The references come from `references`, from `data`
-    (`test_sets.encode_files`) or from a split of the first run. processes: required for runs; they
-    share the translation. tokenize: by default the tokenizer in the first run's recipe.
-    Raises SharedError.
+    (`test_sets.encode_files`) or from a split of the first run. processes: they share the
+    translation. tokenize: by default the tokenizer in the first run's recipe.
     """
     if len(set(hypotheses)) < len(hypotheses):
         raise UserError("the same system is given twice: name different files or runs")
@@ -106,7 +104,6 @@ def load_systems(
     for path in hypotheses:
         name = path.name if is_short else str(path)
         if path in runs:
-            assert processes is not None
             tag = tag_of(runs[path]) if data is not None else None  # a split has tags already
             systems.append(_translated(name, path, sources, tag, processes))
         else:

@@ -10,7 +10,7 @@ from seq2seq.config import Config, CorpusConfig, PairsConfig, TextConfig, with_p
 from seq2seq.data.prepared import PreparedData, checksum_of
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
-from seq2seq.errors import SharedError, UserError, is_first_process
+from seq2seq.errors import UserError
 from seq2seq.preparation.corpora import TextPair, open_corpus
 from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.prepare import encode_pairs, prepare
@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) -> PreparedData:
     """Return the prepared data that a run was trained with. The corpora may be gone.
 
-    Raises SharedError if both the prepared data and a corpus are gone, or if the data have changed.
+    Raises UserError if both the prepared data and a corpus are gone, or if the data have changed.
     """
     if not config.data.corpora:
-        raise SharedError(f"{run} has no record of its training data: name a test set with --data")
+        raise UserError(f"{run} has no record of its training data: name a test set with --data")
     trained_with = last_start(run).get("data", {})  # {} of a model directory
     config = with_paths(config, partial(current_path, run=run))
     gone = next((file for file in corpus_files(run) if not file.exists()), None)
@@ -36,14 +36,14 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
     elif folder := find_prepared(Path(config.data.store), trained_with["fingerprint"]):
         data = PreparedData.load(folder, split)
     else:
-        raise SharedError(
+        raise UserError(
             f"{gone} is gone, and so are the data prepared from it in {config.data.store}: "
             f"restore either of them to evaluate {run}"
         )
     splits = trained_with.get("splits", {})
     same_split = split not in splits or data.checksum(split) == checksum_of(trained_with, split)
     if data.tokenizer.checksum != tokenizer.checksum or not same_split:
-        raise SharedError(
+        raise UserError(
             f"the {split} set in {data.folder} is not the one that {run} was trained with: the "
             "corpora have changed; restore them, or train a new run"
         )
@@ -81,6 +81,6 @@ def tag_of(config: Config) -> str | None:
     """Return the tag of the recipe's test set. Warn if only the training data have tags."""
     data = config.pairs
     tag = data.test.tag if data.test else None
-    if tag is None and any(corpus.tag for corpus in data.train) and is_first_process():
+    if tag is None and any(corpus.tag for corpus in data.train):
         logger.warning("the model was trained with tagged source sentences: these have no tag")
     return tag

@@ -9,7 +9,7 @@ from seq2seq.config import Config
 from seq2seq.data.examples import LabelledTexts
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.errors import SharedError
+from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluators import LabelEvaluator
 from seq2seq.model.transformer import Classifier
 from seq2seq.task import Evaluator, Task
@@ -33,7 +33,7 @@ class Classification(Task):
     def require_initial(self, tokenizer: Tokenizer, folder: Path) -> None:
         labels, initial = tokenizer.target.model, Tokenizer.load(folder).target.model
         if labels != initial:
-            raise SharedError(
+            raise UserError(
                 f"{folder} has the labels {initial.decode()}, but the training data have "
                 f"{labels.decode()}: training.init_from needs the same labels"
             )

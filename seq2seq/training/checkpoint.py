@@ -9,7 +9,7 @@ from pathlib import Path
 
 from seq2seq.config import Config, TrainingConfig, leaves, to_tree, with_paths
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.errors import SharedError, UserError
+from seq2seq.errors import UserError
 from seq2seq.model.saved import describe_model
 
 STATE_FILE = "training.json"
@@ -168,7 +168,7 @@ def require_same_run(
     if not changed and not same_data:
         changed = ["the text of the corpora has changed"]
     if changed:
-        raise SharedError(
+        raise UserError(
             f"{folder} was trained with another recipe: {'; '.join(changed)}. Restore the old "
             "recipe, or name another run directory with --run (training.init_from starts a new run "
             "from these weights)"

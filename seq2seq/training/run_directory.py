@@ -23,7 +23,7 @@ from torch import Tensor
 
 from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.errors import SharedError, UserError
+from seq2seq.errors import UserError
 from seq2seq.files import (
     atomic_folder,
     atomic_link,
@@ -210,7 +210,7 @@ def step_of(checkpoint: Path) -> int:
 def locked(run: Path, processes: Processes) -> Iterator[None]:
     """Lock a run directory against other training commands.
 
-    Raises SharedError if it is locked or is another kind of folder. The operating system releases
+    Raises UserError if it is locked or is another kind of folder. The operating system releases
     the lock when the process ends, even in a crash.
     """
     lock = FileLock(run / LOCK_FILE)
@@ -221,7 +221,7 @@ def locked(run: Path, processes: Processes) -> Iterator[None]:
             "another directory with --run"
         )
     if refusal := processes.broadcast(refusal):
-        raise SharedError(refusal)
+        raise UserError(refusal)
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ import torch
 from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData, Update, prefetched
-from seq2seq.errors import SharedError
+from seq2seq.errors import UserError
 from seq2seq.machine.memory import memory_in_use, return_freed_memory
 from seq2seq.model.directory import average_models, load_weights, snapshot
 from seq2seq.model.transformer import Network
@@ -190,14 +190,14 @@ class Trainer:
         self.log.training(minutes_left(self.config.training, state), metrics)
 
     def _read_results(self) -> None:
-        """Add the results to the state; raises SharedError after too many skipped updates."""
+        """Add the results to the state; raises UserError after too many skipped updates."""
         self.results.read()
         state = self.state
         if state.consecutive_skips < self.config.training.max_skipped:
             return
         self.directory.wait()
         self.processes.barrier()
-        raise SharedError(
+        raise UserError(
             f"the gradient was not finite in {state.consecutive_skips} consecutive updates, up to "
             f"update {state.step} (epoch {state.epoch}, offset {state.offset}) or shortly before. "
             "Start a new run with a lower training.lr, a longer training.warmup_steps or "

@@ -17,7 +17,7 @@ from torch import Tensor
 from seq2seq.config import TrainingConfig
 from seq2seq.data.packing import Batch
 from seq2seq.data.training_data import TrainingData
-from seq2seq.errors import SharedError
+from seq2seq.errors import UserError
 from seq2seq.machine.memory import out_of_memory
 from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.machine.threads import adapt_threads
@@ -114,7 +114,7 @@ class Updater:
 
 
 def require_memory(updater: Updater, data: TrainingData, processes: Processes) -> None:
-    """Do a dry run of the largest batch; raises SharedError if a process runs out of memory."""
+    """Do a dry run of the largest batch; raises UserError if a process runs out of memory."""
     # The last update of an epoch may be 1.5 times as large, and sources twice as long as targets.
     tokens = math.ceil(3 * data.batch_tokens / data.num_processes)
     problem = ""
@@ -125,7 +125,7 @@ def require_memory(updater: Updater, data: TrainingData, processes: Processes) -
             raise
         problem = str(error).partition("\n")[0][:200] or "out of memory"
     if problems := list(filter(None, processes.all_gather([problem]))):
-        raise SharedError(
+        raise UserError(
             f"training.micro_batch_tokens={data.micro_batch_tokens} does not fit into memory "
             f"({problems[0]}): lower it (the size of an update stays the same). If it does not "
             "exceed the longest example, lower data.clean.max_len (or model.context)"
