@@ -15,7 +15,6 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine, unsupported_options
 from seq2seq.decoding.engine import Engine
 from seq2seq.errors import UserError
-from seq2seq.machine.devices import named_device
 from seq2seq.model.converted import has_ctranslate2, temporarily_converted
 from seq2seq.model.saved import max_source_tokens, num_positions
 
@@ -132,9 +131,11 @@ def search_precision(decoding: DecodingConfig, device: str) -> DecodingPrecision
     bf16 and fp16 become fp32 on a CPU, with a warning.
     """
     if device != "cpu":
-        from seq2seq.model.inference import choose_precision  # imports torch
+        import torch
 
-        return choose_precision(decoding.precision, named_device(device))
+        from seq2seq.model.inference import choose_precision
+
+        return choose_precision(decoding.precision, torch.device(device))
     if decoding.precision in ("bf16", "fp16"):
         logger.warning("precision=%s needs a GPU: decoding in fp32", decoding.precision)
     return "int8" if decoding.precision == "int8" else "fp32"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,24 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seq2seq.errors import UserError
-
 if TYPE_CHECKING:
     import torch
 
-FEATURES = {
-    "AVX2": ("avx2",),
-    "AVX-512": ("avx512f",),
-    "NEON": ("asimd",),
-    "SVE": ("sve",),
-    "bf16": ("avx512_bf16", "bf16"),
-    "int8": ("avx512_vnni", "avx_vnni", "i8mm"),
-    "AMX": ("amx_tile",),
-}
-"""Instruction sets for matrix multiplication, and their flags in /proc/cpuinfo."""
 CPUINFO = Path("/proc/cpuinfo")
-LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
-"""Environment variables that restrict the instruction sets that torch and its libraries use."""
 
 
 def may_have_gpu() -> bool:
@@ -40,13 +27,10 @@ def may_have_gpu() -> bool:
         return False
     if build == "cpu":
         return False
-    if sys.platform == "win32":
-        driver = Path(os.environ.get("SYSTEMROOT", "C:/Windows"), "System32", "nvcuda.dll")
-        return driver.exists() or bool(build)
-    devices = ("nvidia[0-9]*", "nvmap", "dxg", "kfd", "accel*")
     # A torch build for devices of another vendor may find one on any machine.
-    others = build != "" and not build.startswith("cu")
-    return sys.platform == "darwin" or others or any(any(Path("/dev").glob(x)) for x in devices)
+    if sys.platform != "linux" or (build and not build.startswith("cu")):
+        return True
+    return any(any(Path("/dev").glob(name)) for name in ("nvidia[0-9]*", "nvmap", "dxg"))
 
 
 def default_device() -> str:
@@ -58,37 +42,21 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def named_device(name: str) -> torch.device:
-    """Return the device with this name. Raises UserError for an unknown name."""
+def describe_device(device: torch.device) -> str:
+    """Return the name of a GPU, or the cores, name and instruction set of a CPU.
+
+    For example `2 x AMD EPYC (AVX512)`: the set that torch uses, which its variables can restrict.
+    """
     import torch
 
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise UserError(f"unknown device {name!r}: use cpu, cuda, cuda:1 or mps") from None
-
-
-def describe_device(device: torch.device) -> str:
-    """Return the name of a GPU, or the name, cores and instruction sets of a CPU.
-
-    For example `2 x AMD EPYC (AVX2, AVX-512, bf16, int8)`.
-    """
     if device.type == "cuda":
-        import torch
-
         return torch.cuda.get_device_name(device)
     if device.type != "cpu":
         return device.type
-    name, features = platform.processor() or platform.machine(), ""
-    if CPUINFO.exists():
-        lines = [line.partition(":") for line in CPUINFO.read_text(encoding="utf-8").splitlines()]
-        fields = {key.strip(): value.strip() for key, _, value in reversed(lines)}
-        flags = set(fields.get("flags", fields.get("Features", "")).split())
-        name = fields.get("model name", platform.machine())
-        features = ", ".join(feature for feature, names in FEATURES.items() if flags & {*names})
-    limits = " ".join(f"{name}={os.environ[name]}" for name in LIMITS if name in os.environ)
-    details = "; ".join(filter(None, [features, limits]))
-    return f"{os.cpu_count()} x {name}" + (f" ({details})" if details else "")
+    text = CPUINFO.read_text(encoding="utf-8") if CPUINFO.exists() else ""
+    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    name = found[1] if found else platform.machine()
+    return f"{os.cpu_count()} x {name} ({torch.backends.cpu.get_cpu_capability()})"
 
 
 def to_device(x: NDArray[Any], device: torch.device) -> torch.Tensor:

@@ -21,7 +21,7 @@ from seq2seq.config import Config, to_tree
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.files import atomic_folder
-from seq2seq.machine.devices import default_device, named_device
+from seq2seq.machine.devices import default_device
 from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, marian_names
 from seq2seq.model.saved import (
     MODEL_FILE,
@@ -87,8 +87,7 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
     with torch.device("meta"):  # allocates no memory before the shapes are checked
         model = load_task(config.task).build_model(config, tokenizer)
     load_weights(model, folder)
-    device = named_device(str(device or default_device()))
-    return LoadedModel(model.to(device).eval(), tokenizer, config)
+    return LoadedModel(model.to(device or default_device()).eval(), tokenizer, config)
 
 
 @torch.no_grad()
