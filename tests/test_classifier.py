@@ -132,13 +132,6 @@ def test_a_text_longer_than_the_context_keeps_both_ends(recipe: Path, tmp_path: 
         classifier.classify([first])
 
 
-def test_column_names_are_for_datasets_only(recipe: Path) -> None:
-    for key in ("data.source", "data.target"):
-        with pytest.raises(UserError, match=f"{key}='x' has no effect with texts from files"):
-            load_config(recipe, [f"{key}=x"])
-        load_config(recipe, [f"{key}=x", "data.test={dataset: d}"])
-
-
 def test_a_labelled_dataset(recipe: Path, tmp_path: Path) -> None:
     import datasets
 

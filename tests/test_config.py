@@ -41,24 +41,14 @@ def test_a_short_recipe_takes_the_defaults(tmp_path: Path) -> None:
 
 
 def test_overrides_reach_every_section(tmp_path: Path) -> None:
-    overrides = ["model.dim=64", "training.lr=1e-3", "data.clean.max_len=null", "data.dev.tag=<x>"]
-    overrides.append("data.train=[{path: c, weight: 2}, d]")
+    overrides = ["model.dim=64", "training.lr=1e-3", "data.clean.max_len=null"]
+    overrides += ["data.dev={path: b, tag: <x>}", "data.train=[{path: c, weight: 2}, d]"]
     config = load_config(write(tmp_path, MINIMAL, "small.yaml"), overrides)
     assert (config.name, config.model.dim, config.training.lr) == ("small", 64, 0.001)
     assert config.pairs.clean.max_len is None
     assert config.pairs.dev is not None
     assert (config.pairs.dev.path, config.pairs.dev.tag) == ("b", "<x>")
     assert [(c.path, c.weight) for c in config.pairs.train] == [("c", 2.0), ("d", 1.0)]
-
-
-def test_a_number_sign_in_an_override_is_part_of_the_value(tmp_path: Path) -> None:
-    config = load_config(
-        write(tmp_path, MINIMAL),
-        ["data.train=/my data #2/train", "data.dev.path=#dev", "data.test='a #b'"],
-    )
-    assert config.pairs.dev is not None and config.pairs.test is not None
-    paths = [corpus.path for corpus in (*config.pairs.train, config.pairs.dev, config.pairs.test)]
-    assert paths == ["/my data #2/train", "#dev", "a #b"]
 
 
 def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
@@ -74,29 +64,25 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["batch_tokens=3"], "did you mean 'training.batch_tokens'"),
         (["data.clean.ratio=3"], "did you mean 'data.clean.max_ratio'"),
         (["model.dim=wide"], "model.dim='wide' should be a whole number"),
-        (["decoding.length_penalty=11"], "length_penalty=11.0 must be at most 10"),
+        (["decoding.length_penalty=-1"], "length_penalty=-1.0 must be at least 0"),
         (["training.seed=4294967296"], "seed=4294967296 must be at most 4,294,967,295"),
         (["training.precision=fp8"], "precision='fp8' must be one of: auto, fp32, fp16, bf16"),
         (["training.tensorboard=3"], "training.tensorboard=3 should be true or false"),
         (["data.target=no"], "put it into quotes"),
-        (["model.dim=9", "model.num_heads=3"], "must be even"),
         (["model.dropout=1"], "model.dropout=1.0 must be at most"),
-        (["training.r_drop=5", "model.dropout=0"], "no effect without model.dropout"),
         (["training.lr_end=0.1"], "lr_end=0.1 has no effect with training.schedule=noam"),
-        (["training.lr_end=2", "training.schedule=cosine"], "exceeds training.lr=1.0"),
         (["tokenizer.shared=false", "tokenizer.models=[a]"], "two (source, target)"),
-        (["dev_share=0.1"], "did you mean 'data.dev_share'?"),
-        (["data.corpora=3"], "valid keys: store, source"),
+        (["dev_share=0.1"], "did you mean 'data.dev_share', with"),
+        (["data.corpora=3"], "docs/recipe.md lists the keys"),
         (["data.train=[]"], "data.train is empty"),
-        (["data.train=[{path: a, weight: 0}]"], "weight=0.0 must be at least 1e-09"),
+        (["data.train=[{path: a, weight: 0}]"], "weight=0.0 must be at least 1e-30"),
         (["data.train=[{path: a, tag: 'x y'}]"], "a symbol without spaces"),
         (["tokenizer.kind=char", "tokenizer.bpe_dropout=0.1"], "has no effect with"),
         (["task=summaries"], "must be one of: translation"),
-        (["model.num_heads=512", "model.positions=rotary"], "model.dim / model.num_heads = 1"),
         (["model.positions=learned", "model.context=256"], "needs data.clean.max_len below"),
         (["tokenizer.kind=byte"], "is for language models"),
         (["training.best_by=accuracy"], "bleu or nll"),
-        (["task=language_model"], "it is for task=translation"),
+        (["task=language_model"], "with task=translation"),
         (["task=classification", "model.tied=false"], "model.tied=False has no effect for"),
         (["task=classification", "model.decoder_layers=2"], "layers=2 has no effect for"),
         (["task=classification", "training.best_by=bleu"], "accuracy or nll"),

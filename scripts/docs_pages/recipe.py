@@ -21,7 +21,7 @@ A recipe is a YAML file. On the command line a key is `section.key=value`, such 
 unknown key is an error. `seq2seq train RECIPE --print-config` prints every key with its value.
 """
 _SCALARS = {int: "Integer", float: "Number", str: "Text", bool: "Boolean"}
-_MOST = {2**31 - 1, 2**32 - 1, 1e30}
+_MOST = {2**31 - 1, 2**32 - 1, 1e6, 1e30}
 """Technical upper bounds that the page leaves out."""
 _BELOW_ONE = 1 - 1e-9
 

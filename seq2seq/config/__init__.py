@@ -1,7 +1,6 @@
 """Recipes: frozen dataclasses, read from YAML, validated, and written back in full."""
 
-from seq2seq.config.checks import check_decoding, check_model, check_name
-from seq2seq.config.paths import with_paths
+from seq2seq.config.checks import check_name, require_effects
 from seq2seq.config.recipe import (
     config_of,
     default_run,
@@ -9,6 +8,7 @@ from seq2seq.config.recipe import (
     resolve,
     to_yaml,
     with_batch_tokens,
+    with_paths,
 )
 from seq2seq.config.schema import (
     CleaningConfig,

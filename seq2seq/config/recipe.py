@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 
-from seq2seq.config.checks import check_values, require_unset
-from seq2seq.config.schema import Config
+from seq2seq.config.checks import check_values
+from seq2seq.config.schema import Config, CorpusConfig
 from seq2seq.config.tasks import TASKS
 from seq2seq.config.trees import from_tree, to_tree
 from seq2seq.errors import UserError, short
@@ -21,11 +22,9 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
     path = Path(path)
     try:
         with path.open(encoding="utf-8") as stream:
-            tree = _load(stream)
+            tree = yaml.load(stream, Loader=_Loader)
     except FileNotFoundError:
         raise UserError(f"recipe not found: {path}; create one with `seq2seq new`") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder; name the recipe in it: {path}/recipe.yaml") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is not a readable YAML recipe: {reason}") from None
@@ -52,10 +51,7 @@ def config_of(tree: dict[str, Any], where: str) -> Config:
     name = tree.get("task", "translation")
     if name not in list(TASKS):
         raise UserError(f"{where}: task={short(name)} must be one of: {', '.join(TASKS)}")
-    task = TASKS[name]
-    config = from_tree(task.defaults, tree, where)
-    require_unset(config, f"for task={name}", task.unused)
-    return config
+    return from_tree(TASKS[name].defaults, tree, where)
 
 
 def default_run(name: str) -> Path:
@@ -71,6 +67,37 @@ def with_batch_tokens(config: Config, batch_tokens: int | None) -> Config:
         config,
         training=replace(config.training, micro_batch_tokens=batch_tokens),
         decoding=replace(config.decoding, batch_tokens=batch_tokens),
+    )
+
+
+def with_paths(config: Config, convert: Callable[[str], str] = os.path.abspath) -> Config:
+    """Return a recipe with `convert(path)` for each path, by default the absolute path.
+
+    Converts the paths of corpora, data.store, tokenizer.models and training.init_from. A dataset
+    counts as a path if it is a local folder.
+    """
+
+    def converted(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(converted, value))
+        if not isinstance(value, CorpusConfig):
+            return value
+        keys, dataset = ["path", "source", "target"], value.dataset
+        if dataset and (Path(dataset).is_absolute() or Path(dataset).is_dir()):
+            keys.append("dataset")
+        changes: dict[str, Any] = {
+            key: convert(path) for key in keys if (path := getattr(value, key))
+        }
+        return replace(value, **changes)
+
+    data = {key: converted(value) for key, value in vars(config.data).items()}
+    data["store"] = convert(config.data.store)
+    models, initial = config.tokenizer.models, config.training.init_from
+    return replace(
+        config,
+        data=replace(config.data, **data),
+        tokenizer=replace(config.tokenizer, models=tuple(map(convert, models))),
+        training=replace(config.training, init_from=convert(initial) if initial else initial),
     )
 
 
@@ -93,27 +120,17 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _load(text: str | IO[str]) -> Any:
-    return yaml.load(text, Loader=_Loader)
-
-
 def _apply_override(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise UserError(f"'{override}' is not a valid override: write section.key=value")
     try:
-        # A number sign does not start a comment here: it is part of a path.
-        plain = "#" in text and not text.startswith(("'", '"', "[", "{"))
-        value = text if plain else _load(text)
+        value = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError):
         raise UserError(f"the value of '{override}' is not valid YAML: quote it") from None
     *sections, last = key.split(".")
     for section in sections:
-        subtree = tree.setdefault(section, {})
-        if isinstance(subtree, str):  # a corpus given by its path
-            subtree = {"path": subtree}
-        if subtree is None:
-            subtree = {}
+        subtree = tree.get(section) or {}
         if not isinstance(subtree, dict):
             raise UserError(f"'{override}': '{section}' is not a section")
         tree[section] = tree = dict(subtree)  # a copy: YAML aliases of the section stay unchanged

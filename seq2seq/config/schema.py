@@ -20,17 +20,10 @@ _MAX = 2**31 - 1
 
 Count = Annotated[int, Range(1, _MAX)]
 CountOrZero = Annotated[int, Range(0, _MAX)]
-BeamWidth = Annotated[int, Range(1, 1000)]
 Width = Annotated[int, Range(1, 2**20)]
-Depth = Annotated[int, Range(0, 1000)]
-TokenCount = Annotated[int, Range(0, 100_000)]
 Positive = Annotated[float, Range(1e-30, 1e30)]
 NonNegative = Annotated[float, Range(0, 1e6)]
-Weight = Annotated[float, Range(1e-9, 1000)]
-Factor = Annotated[float, Range(0, 100)]
-Patience = Annotated[float, Range(1, 100)]
-Exponent = Annotated[float, Range(0, 10)]
-Temperature = Annotated[float, Range(0, 1000)]
+Patience = Annotated[float, Range(1, 1e6)]
 Probability = Annotated[float, Range(0, 1 - 1e-9)]
 Share = Annotated[float, Range(1e-9, 1)]
 Seed = Annotated[int, Range(0, 2**32 - 1)]
@@ -59,7 +52,7 @@ class CorpusConfig:
     """Configuration of the dataset, such as `de-en` for wmt14."""
     split: str | None = None
     """Split of the dataset, such as `train`."""
-    weight: Weight = 1.0
+    weight: Positive = 1.0
     """Repetitions of each pair per epoch. A fraction selects a new random subset each epoch."""
     tag: str | None = None
     """Symbol prepended to each source sentence, such as `<news>`."""
@@ -204,9 +197,9 @@ class ModelConfig:
     """Inner width of the feed-forward networks."""
     num_heads: Width = 8
     """Number of attention heads per layer, with dim / num_heads dimensions per head."""
-    encoder_layers: Depth = 6
+    encoder_layers: CountOrZero = 6
     """Number of encoder layers."""
-    decoder_layers: Depth = 6
+    decoder_layers: CountOrZero = 6
     """Number of decoder layers."""
     dropout: Probability = 0.1
     """Dropout probability on the embeddings and on the output of each sublayer."""
@@ -322,25 +315,25 @@ class TrainingConfig:
 class DecodingConfig:
     """Beam search and sampling."""
 
-    beam: BeamWidth = 4
+    beam: Count = 4
     """Beam width. 1 is greedy search."""
     patience: Patience = 1.5
     """Search ends when beam x patience hypotheses are finished (Kasai et al. 2022)."""
-    length_penalty: Exponent = 1.0
+    length_penalty: NonNegative = 1.0
     """Exponent alpha of the length penalty."""
     penalty_form: Literal["power", "wu"] = "power"
     """Length penalty. power: length^alpha; wu: ((5 + length) / 6)^alpha (Wu et al. 2016)."""
-    min_length: TokenCount = 0
+    min_length: CountOrZero = 0
     """Minimum length of a translation, in tokens."""
-    max_factor: Factor = 1.0
+    max_factor: NonNegative = 1.0
     """Maximum length of a translation in tokens: max_factor x source length + max_extra."""
-    max_extra: TokenCount = 50
+    max_extra: CountOrZero = 50
     """Number of tokens added to the maximum length (see max_factor)."""
-    no_repeat_ngram: TokenCount = 0
+    no_repeat_ngram: CountOrZero = 0
     """Size of token n-grams that may not occur twice in a translation. 0 allows repetition."""
     sample: bool = False
     """Sample translations at random instead of using beam search."""
-    temperature: Temperature = 1.0
+    temperature: NonNegative = 1.0
     """Sampling temperature: divides the logits. 0 selects the most probable token."""
     top_k: Count | None = None
     """Sample only from the K most probable tokens."""
@@ -354,7 +347,7 @@ class DecodingConfig:
     auto: fp32 on a CPU, the fastest precision on a GPU."""
     batch_tokens: Count = 16384
     """Maximum size of a batch: source tokens x beam width."""
-    validation_beam: BeamWidth = 1
+    validation_beam: Count = 1
     """Beam width of validations during training."""
 
 

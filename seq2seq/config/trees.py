@@ -97,18 +97,13 @@ def _scalar(kind: type, value: Any) -> Any:
 
 
 def _nearest(key: str, cls: type, prefix: str) -> str:
-    """Return a suggestion for an unknown key, from its section, another task or another section."""
-    keys = [field.name for field in dataclasses.fields(cls)]
+    """Return a suggestion for an unknown key, from another section or task or from its section."""
     for task, recipe in TASKS.items():
-        if prefix == "data" and key in vars(recipe.defaults.data):
-            return f": it is for task={task}"
-    if near := difflib.get_close_matches(key, keys, n=1):
-        return f"; did you mean '{prefix + '.' if prefix else ''}{near[0]}'?"
-    for recipe in TASKS.values():
-        for section, value in vars(recipe.defaults).items():
-            if dataclasses.is_dataclass(value) and key in vars(value):
-                return f"; did you mean '{section}.{key}'?"
-    return f"; valid keys: {', '.join(keys)}"
+        for known in leaves(to_tree(recipe.defaults)):
+            if known.rpartition(".")[2] == key:
+                return f"; did you mean '{known}', with task={task}?"
+    near = difflib.get_close_matches(key, [field.name for field in dataclasses.fields(cls)], n=1)
+    return f"; did you mean '{prefix}.{near[0]}'?" if near else "; docs/recipe.md lists the keys"
 
 
 def leaves(tree: Any, key: str = "") -> dict[str, Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from seq2seq.config import DecodingConfig, check_decoding, from_tree
+from seq2seq.config import Config, DecodingConfig, from_tree, require_effects
 from seq2seq.data.streams import LINES_AT_ONCE
 from seq2seq.decoding.alignment import align, piece_words
 from seq2seq.decoding.engine import Advance, Engine, pairs_of
@@ -241,7 +241,7 @@ def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> Decod
         )
     given = {key: value for key, value in changes.items() if value is not None}
     changed = from_tree(decoding, given, "options", "decoding")
-    check_decoding(changed)
+    require_effects(replace(Config(), decoding=changed))
     return changed
 
 

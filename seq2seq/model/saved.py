@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from seq2seq.config import Config, check_decoding, check_model, config_of
+from seq2seq.config import Config, config_of
 from seq2seq.data.json_objects import read_object_file
 from seq2seq.data.tokenizer import TOKENIZER_FILES, VOCABULARY_FILES, Tokenizer
 from seq2seq.errors import UserError, short
@@ -120,8 +120,6 @@ def describe_model(folder: Path) -> tuple[Config, str]:
                 )
             recipe, checksum = description["recipe"], description["tokenizer"]["sha256"]
         config = config_of(recipe, "recipe")
-        check_decoding(config.decoding)
-        check_model(config)
     except UserError as error:
         raise UserError(f"{folder} cannot be read: {error}") from None
     except (KeyError, TypeError) as error:
