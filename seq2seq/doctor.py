@@ -11,11 +11,10 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 SELF_TEST = """
 data: {{source: en, target: de, train: {folder}/train, dev_size: 10, store: {folder}/store}}
@@ -27,40 +26,27 @@ decoding: {{max_extra: 5}}
 """
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """Result of a check."""
 
     level: Literal["ok", "warning", "failed"]
     text: str
-    advice: str = ""
-    """How to fix a warning or failure."""
-
-    def line(self) -> str:
-        """Return the finding as a line of text."""
-        advice = f": {self.advice}" if self.advice else ""
-        return f"{self.level:8} {self.text}{advice}"
+    """What was found and, of a warning or failure, how to fix it."""
 
 
 def examine() -> Iterator[Finding]:
-    """Run all checks and yield their findings."""
-    yield from _packages()
-    torch = _attempt("torch cannot be used", _torch, "pip install -U torch")
-    yield torch
-    if torch.level == "failed":
-        yield Finding("failed", "self-test: skipped, since torch does not work")
-        return
-    yield from _devices()
-    yield _attempt("self-test", _self_test, "report this unless a line above explains it")
-
-
-def _attempt(name: str, check: Callable[[], Finding], advice: str) -> Finding:
-    """Run a check. Any exception becomes a finding."""
-    try:
-        return check()
-    except (Exception, SystemExit) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        return Finding("failed", f"{name}: {reason[:300]}", advice)
+    """Run all checks and yield their findings; an exception is one, too."""
+    checks = (
+        (_packages, "seq2seq is not installed", "run `pip install -e .` in its folder"),
+        (_devices, "torch cannot be used", "pip install -U torch"),
+        (_self_test, "self-test", "report this unless a line above explains it"),
+    )
+    for check, name, advice in checks:
+        try:
+            yield from check()
+        except (Exception, SystemExit) as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            yield Finding("failed", f"{name}: {reason[:300]}: {advice}")
 
 
 def _packages() -> Iterator[Finding]:
@@ -68,34 +54,20 @@ def _packages() -> Iterator[Finding]:
     from packaging.requirements import Requirement
 
     yield Finding("ok", f"Python {platform.python_version()} on {platform.platform()}")
-    try:
-        listed = [Requirement(text) for text in requires("seq2seq") or ()]
-    except PackageNotFoundError:
-        yield Finding("failed", "seq2seq is not installed", "run `pip install -e .` in its folder")
-        return
     usable: list[str] = []
-    for requirement in listed:
+    for requirement in map(Requirement, requires("seq2seq") or ()):
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
-        install = f'pip install "{requirement}"'
         try:
             installed = version(requirement.name)
         except PackageNotFoundError:
-            yield Finding("failed", f"{requirement.name} is missing", install)
-            continue
-        if installed in requirement.specifier:
+            installed = ""
+        if installed and installed in requirement.specifier:
             usable.append(f"{requirement.name} {installed}")
         else:
-            yield Finding("failed", f"{requirement.name} {installed}", install)
+            found = f"{requirement.name} {installed or 'is missing'}"
+            yield Finding("failed", f'{found}: pip install "{requirement}"')
     yield Finding("ok", ", ".join(usable))
-
-
-def _torch() -> Finding:
-    import torch
-
-    if float((torch.ones(2, 2) @ torch.ones(2, 2)).sum()) != 8.0:
-        return Finding("failed", f"torch {torch.__version__}: wrong matrix product", "reinstall it")
-    return Finding("ok", f"torch {torch.__version__} works")
 
 
 def _devices() -> Iterator[Finding]:
@@ -104,7 +76,7 @@ def _devices() -> Iterator[Finding]:
 
     from seq2seq.machine.devices import describe_device
     from seq2seq.machine.precision import DTYPES, resolve_precision, single_thread_flops
-    from seq2seq.machine.threads import fixed_threads, usable_cores
+    from seq2seq.machine.threads import usable_cores
     from seq2seq.model.inference import choose_precision
 
     devices = [torch.device("cpu")]
@@ -117,14 +89,13 @@ def _devices() -> Iterator[Finding]:
         chosen = resolve_precision("auto", device), choose_precision("auto", device)
         text = f"{describe_device(device)}: {', '.join(speeds)} GFLOP/s; training in {chosen[0]}, "
         yield Finding("ok", f"{text}translation in {chosen[1]}")
-    origin = "set by the environment" if fixed_threads() else "adapted to the load"
-    yield Finding("ok", f"{usable_cores()} cores, {torch.get_num_threads()} threads, {origin}")
+    yield Finding("ok", f"{usable_cores()} cores, {torch.get_num_threads()} threads")
     if not torch.cuda.is_available() and shutil.which("nvidia-smi"):
         text = f"torch {torch.__version__} does not see the NVIDIA GPU"
-        yield Finding("warning", text, "install a CUDA build of torch, or a newer driver")
+        yield Finding("warning", f"{text}: install a CUDA build of torch, or a newer driver")
 
 
-def _self_test() -> Finding:
+def _self_test() -> Iterator[Finding]:
     """Train a small model, resume its run and translate."""
     from seq2seq.decoding.translator import Translator
     from seq2seq.model.recipe import load_config
@@ -142,7 +113,7 @@ def _self_test() -> Finding:
             recipe.write_text(SELF_TEST.format(folder=folder, steps=steps), encoding="utf-8")
             train(load_config(recipe), folder / "run")
         if RunState.load(folder / "run" / "last").step != 40:
-            return Finding("failed", "self-test: the run did not resume", "report this")
+            raise RuntimeError("the run did not resume")
         Translator.load(folder / "run").translate(["the house number 7"])
     seconds = time.monotonic() - start
-    return Finding("ok", f"self-test: trained, resumed and translated in {seconds:.0f} s")
+    yield Finding("ok", f"self-test: trained, resumed and translated in {seconds:.0f} s")

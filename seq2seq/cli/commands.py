@@ -358,7 +358,7 @@ def doctor(options: argparse.Namespace) -> None:
     logging.getLogger("seq2seq").setLevel(logging.ERROR)
     failed = 0
     for finding in examine():
-        _print(finding.line())
+        _print(f"{finding.level:8} {finding.text}")
         failed += finding.level == "failed"
     if failed:
         raise UserError(f"failed checks: {failed}; the lines marked `failed` say what to do")
