@@ -64,7 +64,7 @@ def test_attention_is_the_mean_of_the_heads_of_the_penultimate_layer(
     sources, targets = VOCABULARY.encode(texts), VOCABULARY.encode(["ein Mann", "das", "sees red"])
     source = pack([[*ids, VOCABULARY.eos_id] for ids in sources])
     target = pack([[VOCABULARY.bos_id, *ids] for ids in targets])
-    cross, projections = model.decoder.each_layer()[1].cross_attention, []  # 3 layers
+    cross, projections = model.decoder.layers[1].cross_attention, []  # 3 layers
     project = cross.project
 
     def record(*args: Any) -> tuple[Tensor, ...]:

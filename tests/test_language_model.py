@@ -82,7 +82,7 @@ def test_labels_of_context_windows_are_the_next_tokens() -> None:
     assert ids[:, 0].tolist() == order[:3].tolist()
     assert torch.equal(batch.labels.view(3, 7), ids + 1)
     assert torch.equal(batch.inputs[0].positions.view(3, 7), torch.arange(7).expand(3, 7))
-    assert batch.num_labels == batch.num_tokens == 21
+    assert batch.num_labels == len(batch.inputs[0].ids) == 21
 
 
 @pytest.mark.parametrize("count", [2, 5, 8, 9, 10, 23, 64])

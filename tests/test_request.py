@@ -55,7 +55,6 @@ NO_OBJECT, WRONG_FIELD = "not a JSON object", 'a JSON object needs a string "tex
         ('{"text": "a", "id": NaN}', NO_OBJECT),
         ('{"text": "a", "id": 1e400}', NO_OBJECT),
         ('{"text": "\\ud800"}', NO_OBJECT),
-        ('{"text": "a", "id": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
         ('{"text": "a", "id": ' + "9" * 5_000 + "}", NO_OBJECT),
     ],
 )

@@ -56,7 +56,7 @@ def test_positions_against_the_closed_form() -> None:
 
 def test_sinusoids_are_extended_for_long_sentences(make_model: MakeModel) -> None:
     model = make_model()
-    model.encode(pack([[1] * 700]))
+    model.start(pack([[1] * 700]))
     positions = model.encoder.positions
     assert len(positions.table) >= 700
     assert torch.equal(positions.table[:256], sinusoids(256, 24))

@@ -99,7 +99,7 @@ def test_a_gated_layer_has_about_the_same_number_of_parameters() -> None:
 def test_concatenated_matrices_are_initialised_by_their_own_shape() -> None:
     shape = small_shape(dim=64, ffn_dim=1536, activation="swiglu")
     torch.manual_seed(0)
-    layer = Transformer(shape, 13).encoder.each_layer()[0]
+    layer = Transformer(shape, 13).encoder.layers[0]
     for weight in (layer.feed_forward.up.weight, layer.self_attention.key_value.weight):
         limit = math.sqrt(6 / (64 + len(weight) // 2))
         assert weight.abs().max().item() == pytest.approx(limit, rel=0.01)

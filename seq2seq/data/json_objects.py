@@ -15,11 +15,8 @@ def read_object(line: str) -> dict[str, Any]:
 
     NaN, infinite numbers and lone surrogates are rejected: they could not be written again.
     """
-    try:
-        fields = json.loads(line)
-        write_object(fields).encode()
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    fields = json.loads(line)
+    write_object(fields).encode()
     if not isinstance(fields, dict):
         raise ValueError("it is another JSON value")
     return fields
@@ -36,7 +33,7 @@ def read_object_file(path: Path, *, optional: bool = False) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: it does not hold a JSON object")

@@ -77,11 +77,6 @@ class Batch:
     labels: Tensor
     num_labels: int
 
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens of all inputs, without padding."""
-        return sum(int(packed.lens.sum()) for packed in self.inputs)
-
     def to(self, device: torch.device) -> Batch:
         """Copy to a device."""
         return self.map(lambda tensor: tensor.to(device, non_blocking=True))

@@ -40,7 +40,8 @@ class Update:
     @property
     def num_tokens(self) -> int:
         """Number of tokens in this process's inputs, without padding."""
-        return sum(batch.num_tokens for batch in self.batches if batch.num_labels)
+        inputs = [packed for batch in self.batches for packed in batch.inputs]
+        return sum(int(packed.lens.sum()) for packed in inputs) if self.num_labels else 0
 
 
 @dataclass

@@ -96,7 +96,7 @@ def _fill_stack(spec: Any, stack: Stack, positions: int) -> None:
         spec.position_encodings.encodings = sinusoids(positions, config.dim)
     if config.norm == "pre":
         _fill_norm(spec.layer_norm, stack.norm)
-    for layer_spec, layer in zip(spec.layer, stack.each_layer(), strict=True):
+    for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
         _fill_layer(layer_spec, layer)
 
 

@@ -28,8 +28,8 @@ from seq2seq.model.saved import (
     MODEL_FORMAT,
     WEIGHTS_FILE,
     describe_model,
+    is_exported,
     load_tokenizer,
-    refuse_exported,
     require_undamaged,
 )
 from seq2seq.model.transformer import Network
@@ -79,7 +79,6 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
 
     device: by default the GPU, if there is one.
     """
-    refuse_exported(folder)
     config, checksum = describe_model(folder)
     if not is_marian(folder):
         require_undamaged(folder)
@@ -100,6 +99,10 @@ def load_weights(model: Network, folder: Path) -> None:
     try:
         weights = safetensors.torch.load_file(path)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        if is_exported(folder):
+            raise UserError(
+                f"{folder} is exported to CTranslate2, and only `translate` can use it"
+            ) from None
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is damaged or missing: {reason:.300}") from None
     if is_marian(folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
@@ -136,14 +137,11 @@ class Stack(nn.Module):
         super().__init__()
         self.config, self.causal = config, causal
         self.positions = Positions(config)
-        self.layers = nn.ModuleList(Layer(config, cross=cross) for _ in range(depth))
+        layers = nn.ModuleList(Layer(config, cross=cross) for _ in range(depth))
+        self.layers = cast(Sequence[Layer], layers)  # for mypy
         self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
         self.gradient_checkpointing = False
         """Whether training stores only the input of each layer and recomputes the rest."""
-
-    def each_layer(self) -> list[Layer]:
-        """Return the layers, typed for mypy."""
-        return [cast(Layer, layer) for layer in self.layers]
 
     def embed(self, embedding: nn.Embedding, tokens: Tensor, positions: Tensor, end: int) -> Tensor:
         """Embed tokens, (...), at `positions` below `end`: (..., D)."""
@@ -185,7 +183,7 @@ class Stack(nn.Module):
         positions = torch.arange(state.length, end, device=tokens.device)
         x = self.embed(embedding, tokens, positions, end)
         rotation = self.positions.rotation(positions, end, embedding.weight)
-        for number, layer in enumerate(self.each_layer()):
+        for number, layer in enumerate(self.layers):
             x = layer.step(x, state, number, rotation)
         state.length = end
         return self.norm(x)

@@ -9,7 +9,7 @@ from typing import Any
 from seq2seq.config import Config, default_run, read_recipe, resolve, to_tree
 from seq2seq.errors import UserError
 from seq2seq.model.marian import DROPOUTS
-from seq2seq.model.saved import describe_model, find_model, refuse_exported, vocabulary_files
+from seq2seq.model.saved import describe_model, find_model, vocabulary_files
 
 OVERRIDABLE_KEYS = {f"model.{key}" for key in DROPOUTS} | {"tokenizer.bpe_dropout"}
 """Keys of model and tokenizer that may differ from the initial model's."""
@@ -30,7 +30,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | Non
 
 def _inherit(tree: dict[str, Any], source: Path) -> None:
     """Copy model size and tokenizer from the initial model into a recipe."""
-    refuse_exported(folder := find_model(source))
+    folder = find_model(source)
     saved = to_tree(describe_model(folder)[0])
     if (task := tree.get("task", "translation")) != saved["task"]:
         raise UserError(f"the recipe has task={task}, but {source} has task={saved['task']}")

@@ -54,15 +54,6 @@ def is_exported(folder: Path) -> bool:
     return (folder / EXPORTED_FILE).exists()
 
 
-def refuse_exported(folder: Path) -> None:
-    """Raise UserError for a model that was exported to CTranslate2."""
-    if is_exported(folder):
-        raise UserError(
-            f"{folder} was exported to CTranslate2, and only `translate` can use it; name the run "
-            "that it was exported from"
-        )
-
-
 def require_outside_of_runs(output: Path) -> None:
     """Raise UserError for an output that would overwrite a file of a run or model directory."""
     target = output.resolve()

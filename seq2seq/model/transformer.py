@@ -100,10 +100,6 @@ class Transformer(Network):
         self.decoder = Stack(config, config.decoder_layers, causal=True, cross=True)
         self.reset_parameters()
 
-    def encode(self, source: Packed) -> Tensor:
-        """Return the encoder output (memory), (M, D), of packed source tokens."""
-        return self.encoder(self.source_embedding, source, self.dropouts(source))
-
     def forward(self, source: Packed, target: Packed) -> Tensor:
         """Return the decoder's hidden states, (N, D), for teacher-forced target tokens.
 
@@ -121,9 +117,10 @@ class Transformer(Network):
     def start(self, source: Packed) -> DecoderState:
         """Encode sources, in CPU memory, and return the initial state of a search."""
         lens = source.lens.tolist()
-        sentences = self.encode(source.to(self.device))[: sum(lens)].split(lens)
+        encoded = self.encoder(self.source_embedding, source.to(self.device), NO_DROPOUT)
+        sentences = encoded[: sum(lens)].split(lens)
         memory = pad_sequence(sentences, batch_first=True)  # (B, S, D)
-        layers = self.decoder.each_layer()
+        layers = self.decoder.layers
         memories = [layer.cross_attention.key_value(memory) for layer in layers]  # (B, S, 2D)
         return DecoderState(len(layers), self.device, source_lens=lens, memories=memories)
 

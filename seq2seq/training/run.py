@@ -200,5 +200,5 @@ def compile_layers(
     # Dropout probabilities are constants; as variables they would cause a second compilation.
     torch._dynamo.config.specialize_float = True
     for stack in model.stacks():
-        for layer in stack.each_layer():
+        for layer in stack.layers:
             layer.compile(dynamic=True, backend=backend)
