@@ -140,7 +140,7 @@ class Worker:
 
 def contenders(options: argparse.Namespace) -> list[Contender]:
     """Return the engines to compare. Converts the model for CTranslate2."""
-    from seq2seq.model.converted import converted
+    from seq2seq.model.ctranslate2 import converted
     from seq2seq.model.saved import find_model
 
     run, model = str(options.run), find_model(options.run)

@@ -15,7 +15,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine, unsupported_options
 from seq2seq.decoding.engine import Engine
 from seq2seq.errors import UserError
-from seq2seq.model.converted import has_ctranslate2, temporarily_converted
+from seq2seq.model.ctranslate2 import has_ctranslate2, temporarily_converted
 from seq2seq.model.saved import max_source_tokens, num_positions
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from seq2seq.decoding.segments import (
 from seq2seq.decoding.terms import Glossary
 from seq2seq.errors import UserError, did_you_mean
 from seq2seq.machine.devices import default_device
-from seq2seq.model.converted import converted
+from seq2seq.model.ctranslate2 import converted
 from seq2seq.model.saved import (
     describe_model,
     find_model,

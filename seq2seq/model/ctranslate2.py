@@ -1,24 +1,91 @@
-"""Convert a translation model to CTranslate2 (OpenNMT/CTranslate2 on GitHub)."""
+"""Translation models in the format of CTranslate2 (OpenNMT/CTranslate2 on GitHub).
+
+The folder `ctranslate2` in a model directory is written when needed and can be deleted at any time.
+It records the checksum of the weights and is written again when they change.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, cast
 
-import torch
-from torch import Tensor, nn
-
-from seq2seq.config import Config, ModelConfig
+from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.model.layers import Layer, Stack
-from seq2seq.model.positions import sinusoids
-from seq2seq.model.saved import num_positions
-from seq2seq.model.transformer import Transformer
+from seq2seq.errors import UserError, not_a_number
+from seq2seq.files import atomic_folder, exclusive, find_damage, read_sums, sha256_of
+from seq2seq.model.saved import CONVERTED_FOLDER, WEIGHTS_FILE, num_positions
 
+if TYPE_CHECKING:  # not at run time: an existing conversion is used without torch
+    from torch import Tensor, nn
+
+    from seq2seq.model.layers import Layer, Stack
+    from seq2seq.model.transformer import Transformer
+
+CHECKSUM_FILE = "weights.sha256"
+VERSION = 1
+"""Version of the conversion: increased when its output changes."""
 LAYER_NORM_EPSILON = 1e-5
 EXCLUDED = -1e9
 """Output bias of padding and start symbol: they are never generated."""
+
+logger = logging.getLogger(__name__)
+
+
+def has_ctranslate2() -> bool:
+    """Return whether CTranslate2 is installed; it does not exist for every platform."""
+    return find_spec("ctranslate2") is not None
+
+
+@contextmanager
+def converted(folder: Path) -> Iterator[Path]:
+    """Yield the folder of a model directory converted to CTranslate2.
+
+    It is temporary if the model directory is not writable. Raises UserError for non-finite weights.
+    """
+    folder = folder.resolve()
+    cached, weights = folder / CONVERTED_FOLDER, folder / WEIGHTS_FILE
+    checksum = (read_sums(folder) or {}).get(WEIGHTS_FILE) or sha256_of(weights)
+    fingerprint = f"{checksum}, version {VERSION}\n"
+    if not _is_current(cached, fingerprint):
+        from seq2seq.model.directory import load_model
+
+        loaded = load_model(folder, "cpu")
+        model = cast("Transformer", loaded.model)
+        if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
+            raise UserError(not_a_number(str(folder)))
+        try:
+            with exclusive(cached), atomic_folder(cached) as draft:
+                write_model(model, loaded.tokenizer, loaded.config, draft)
+                (draft / CHECKSUM_FILE).write_text(fingerprint)
+        except (OSError, UserError) as error:
+            logger.warning("%s cannot be written: converting at each start (%s)", cached, error)
+            with temporarily_converted(model, loaded.tokenizer, loaded.config) as temporary:
+                yield temporary
+            return
+    yield cached
+
+
+@contextmanager
+def temporarily_converted(
+    model: Transformer, tokenizer: Tokenizer, config: Config
+) -> Iterator[Path]:
+    """Yield a temporary folder with a model converted to CTranslate2."""
+    with TemporaryDirectory() as name:
+        write_model(model, tokenizer, config, Path(name))
+        yield Path(name)
+
+
+def _is_current(cached: Path, fingerprint: str) -> bool:
+    try:
+        return (cached / CHECKSUM_FILE).read_text() == fingerprint and not find_damage(cached)
+    except OSError:
+        return False
 
 
 def write_model(
@@ -33,8 +100,17 @@ def write_model(
     quantization: data type of the weights.
     """
     from ctranslate2.specs import transformer_spec
+    from ctranslate2.specs.common_spec import Activation
 
-    shape, variant = model.config, _variant(model.config)
+    shape = model.config
+    activations = {"relu": Activation.RELU, "gelu": Activation.GELU}
+    variant = {
+        "pre_norm": shape.norm == "pre",
+        "activation": activations.get(shape.activation, Activation.SWISH),  # also for swiglu
+        "ffn_glu": shape.activation == "swiglu",
+        "rotary_dim": 0 if shape.positions == "rotary" else None,  # all dimensions of a head
+        "rotary_interleave": False,
+    }
     encoder = transformer_spec.TransformerEncoderSpec(
         shape.encoder_layers, shape.num_heads, **variant
     )
@@ -67,28 +143,17 @@ def write_model(
 
 def _output_bias(model: Transformer, tokenizer: Tokenizer) -> Tensor:
     """Return the bias of the output projection; padding and start symbol are excluded."""
+    import torch
+
     target, output = tokenizer.target, model.output
     bias = torch.zeros(output.out_features) if output.bias is None else output.bias.detach().cpu()
     return bias.index_fill(0, torch.tensor([target.pad_id, target.bos_id]), EXCLUDED)
 
 
-def _variant(config: ModelConfig) -> dict[str, Any]:
-    """Return the arguments of the encoder's and the decoder's specification."""
-    from ctranslate2.specs.common_spec import Activation
-
-    activations = {"relu": Activation.RELU, "gelu": Activation.GELU}
-    variant = {
-        "pre_norm": config.norm == "pre",
-        "activation": activations.get(config.activation, Activation.SWISH),  # also for swiglu
-        "ffn_glu": config.activation == "swiglu",
-    }
-    if config.positions == "rotary":  # all dimensions of a head, in halves
-        variant |= {"rotary_dim": 0, "rotary_interleave": False}
-    return variant
-
-
 def _fill_stack(spec: Any, stack: Stack, positions: int) -> None:
     """positions: length of the sinusoidal table; CTranslate2 fails on longer sentences."""
+    from seq2seq.model.positions import sinusoids
+
     config = stack.config
     if config.positions == "learned":
         spec.position_encodings.encodings = (stack.positions.weight * math.sqrt(config.dim)).float()
@@ -130,6 +195,5 @@ def _fill(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
         spec.bias = bias.float()
 
 
-def _fill_norm(spec: Any, norm: nn.Module) -> None:
-    assert isinstance(norm, nn.LayerNorm)
+def _fill_norm(spec: Any, norm: Any) -> None:
     spec.gamma, spec.beta = norm.weight.float(), norm.bias.float()

@@ -11,7 +11,7 @@ from seq2seq.data.examples import Pairs
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.evaluation.evaluators import TranslationEvaluator
-from seq2seq.model.converted import converted, has_ctranslate2
+from seq2seq.model.ctranslate2 import converted, has_ctranslate2
 from seq2seq.model.transformer import Transformer
 from seq2seq.task import Evaluator, Task
 
