@@ -15,7 +15,7 @@ from conftest import run_recipe
 from test_export_huggingface import load_there, require_same_scores
 from trained import LINES, PAIRS, own_translator
 
-from seq2seq.data.sentencepiece_file import read_pieces
+from seq2seq.data.bpe_dropout import read_pieces
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.export.export import export

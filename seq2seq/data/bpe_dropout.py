@@ -7,18 +7,22 @@ on resume. Here they come from a given generator.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from seq2seq.data.sentencepiece_file import NORMAL, read_pieces
 from seq2seq.data.store import Ids
 from seq2seq.data.vocabulary import Vocabulary
 
 CACHED = 100_000
 """Size of the cache of segmented words."""
+NORMAL = 1
+"""Type of ordinary pieces; special symbols, bytes and user-defined symbols have other types."""
+MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
 class BPEDropout:
@@ -113,3 +117,56 @@ def _drops(random: np.random.Generator, probability: float) -> Iterator[int]:
         for gap in random.geometric(probability, 16).tolist():
             number += gap
             yield number
+
+
+class Piece(NamedTuple):
+    """A piece of a SentencePiece model; BPE applies the merge with the highest score first."""
+
+    text: str
+    score: float
+    type: int
+
+
+def read_pieces(model: bytes) -> list[Piece]:
+    """Return the pieces in the order of their ids."""
+    pieces = []
+    for message in (value for number, value in _fields(model) if number == 1):
+        fields = dict(_fields(message))
+        [score] = struct.unpack("<f", fields.get(2, bytes(4)))
+        pieces.append(Piece(fields.get(1, b"").decode(), score, fields.get(3, NORMAL)))
+    return pieces
+
+
+def read_model_type(model: bytes) -> str:
+    """Return the model type: unigram, bpe, word or char."""
+    options = next((value for number, value in _fields(model) if number == 2), b"")
+    return MODEL_TYPES[dict(_fields(options)).get(3, 1)]
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the number and the value (int or bytes) of each field of a protocol buffer.
+
+    SentencePiece's own reader (`sentencepiece_model_pb2`) needs a version of protobuf that
+    SentencePiece does not install and that conflicts with other packages.
+    """
+    position = 0
+
+    def varint() -> int:
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = message[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while position < len(message):
+        number, wire_type = divmod(varint(), 8)
+        if wire_type == 0:
+            yield number, varint()
+            continue
+        length = varint() if wire_type == 2 else {1: 8, 5: 4}[wire_type]
+        yield number, message[position : position + length]
+        position += length

@@ -68,6 +68,7 @@ class Pairs(Examples):
     def __init__(self, config: Config, data: PreparedData) -> None:
         self.store, self.tokenizer = data.store("train"), data.tokenizer
         self.checksum = data.checksum("train")
+        self.context = config.model.context
         self._corpus_sizes = data.facts("train")["pairs_per_corpus"]
         self._corpus_weights = [corpus.weight for corpus in config.pairs.train]
         self._bpe_dropout = config.tokenizer.bpe_dropout
@@ -117,10 +118,6 @@ class LabelledTexts(Pairs):
     """Texts with labels, for a classifier; long texts are truncated in the middle."""
 
     label_is_token = False
-
-    def __init__(self, config: Config, data: PreparedData) -> None:
-        super().__init__(config, data)
-        self.context = config.model.context
 
     @cached_property
     def longest(self) -> int:

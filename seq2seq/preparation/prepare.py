@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from seq2seq.config import Config, LabelledConfig, TextConfig
+from seq2seq.data.bpe_dropout import read_model_type
 from seq2seq.data.prepared import PreparedData
-from seq2seq.data.sentencepiece_file import read_model_type
 from seq2seq.data.store import Store, write_store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels, SentencePieces
