@@ -254,7 +254,7 @@ def test_a_text_from_a_dataset(tmp_path: Path, recipe: Path) -> None:
     ("content", "overrides", "message"),
     [
         (b"", [], "data.text is empty"),
-        (b"short", [], "a text of 4 tokens is too short for one window"),
+        (b"short", [], "only 0 of 5 tokens for dev"),
         (b"abcdefghijklmnopqrst", ["data.dev_share=0.01", "data.test_share=0"], "tokens for dev"),
         (b"fine \xff bad" * 90, [], "text.txt, line 1: not UTF-8 (byte 6 is 0xff)"),
         (None, ["data.clean.foo=1"], "unknown key 'data.clean'"),

@@ -16,8 +16,9 @@ from seq2seq.config import Config
 from seq2seq.data.batching import Lens, Order, sentence_order, worst_case_lens
 from seq2seq.data.bpe_dropout import BPEDropout
 from seq2seq.data.packing import Batch, add_bos, collate, context_window_batch, pack, truncate
-from seq2seq.data.prepared import PreparedData, require_context
+from seq2seq.data.prepared import PreparedData
 from seq2seq.data.store import Ids
+from seq2seq.errors import UserError
 
 IdsPair = tuple[Ids, Ids]
 """Source and target ids, without special symbols."""
@@ -188,7 +189,11 @@ class ContextWindows(Examples):
     checksum: str = ""
 
     def __post_init__(self) -> None:
-        require_context(len(self.tokens), self.context)
+        if len(self.tokens) <= self.context:
+            raise UserError(
+                f"a text of {len(self.tokens)} tokens is too short for one window of model.context="
+                f"{self.context} and the token after it: use a longer text or shorter context"
+            )
 
     def order(self, seed: int, epoch: int) -> Order:
         random = np.random.Generator(np.random.PCG64([seed, epoch]))

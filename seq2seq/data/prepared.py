@@ -76,12 +76,3 @@ def checksum_of(manifest: dict[str, Any], split: str) -> str:
     """Return the checksum of a split, from the checksums of its files in the manifest."""
     sums = [manifest["sha256"][file] for file in manifest["splits"][split]["files"]]
     return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
-
-
-def require_context(num_tokens: int, context: int) -> None:
-    """Raise UserError unless a text has at least `context` + 1 tokens."""
-    if num_tokens <= context:
-        raise UserError(
-            f"a text of {num_tokens} tokens is too short for one window of "
-            f"model.context={context} and the token after it: use a longer text or shorter context"
-        )

@@ -71,10 +71,7 @@ class MultiHeadAttention(nn.Module):
 
     def _fused(self, x: Tensor) -> Tensor:
         """Project (..., D) to queries, keys and values in one product, (..., 3D)."""
-        if self.fused_qkv is not None:
-            projected: Tensor = self.fused_qkv(x)
-            return projected
-        return F.linear(x, *self.fused_weights())
+        return self.fused_qkv(x) if self.fused_qkv else F.linear(x, *self.fused_weights())
 
     def fused_weights(self) -> tuple[Tensor, Tensor]:
         """Return the fused weight and bias of queries, keys and values, (3D, D) and (3D,)."""

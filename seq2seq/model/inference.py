@@ -60,9 +60,6 @@ def for_inference(model: M, precision: Precision) -> M:
             attention = module.self_attention
             attention.fused_qkv = CastLinear(*attention.fused_weights(), dtype)
             del attention.query, attention.key_value
-    if precision == "fp32":
-        return model
-    for module in [*model.modules()]:
         for name, child in [*module.named_children()]:
             if isinstance(child, nn.Linear):
                 setattr(module, name, CastLinear(child.weight, child.bias, dtype))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from seq2seq.config import Config, CorpusConfig
 from seq2seq.data.lines import lines_of, open_bytes
-from seq2seq.data.prepared import PreparedData, require_context
+from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet, SentencePieces
 from seq2seq.errors import UserError
@@ -139,7 +139,6 @@ def _write(
     whole = folder / "whole.bin"
     facts = _write_ids(text, tokenizer, whole)
     sizes = split_sizes(facts["tokens"], config.text.dev_share, config.text.test_share)
-    require_context(sizes["train"], config.model.context)
     start, pieces = 0, tokenizer.target.token_bytes
     for split, count in sizes.items():
         if count < 2:
