@@ -29,28 +29,19 @@ def record(*metrics: dict[str, Any]) -> RunRecord:
     return RunRecord(Path("runs/x"), "stopped", metrics=metrics)
 
 
-def test_curves_are_over_updates_tokens_and_minutes() -> None:
-    log = [
-        {
-            "kind": "train",
-            "step": 10 * i,
-            "minutes": 0.5 * i,
-            "loss": 3.0,
-            "tokens_per_update": 1e5 * i,
-        }
-        for i in (1, 2)
-    ]
+def test_curves_are_over_updates_and_minutes() -> None:
+    log = [{"kind": "train", "step": 10 * i, "minutes": 0.5 * i, "loss": 3.0} for i in (1, 2)]
     validation = {"kind": "validation", "step": 15, "minutes": 0.75, "bleu": 12.34567}
     assert curve_rows({"a": record(*log, validation)}) == [
-        {"run": "a", "updates": 10, "tokens": 1.0, "minutes": 0.5, "loss": 3.0},
-        {"run": "a", "updates": 20, "tokens": 3.0, "minutes": 1.0, "loss": 3.0},
-        # Between two log steps, tokens are as many as updates have been made.
-        {"run": "a", "updates": 15, "tokens": 2.0, "minutes": 0.75, "bleu": 12.346},
+        {"run": "a", "updates": 10, "minutes": 0.5, "loss": 3.0},
+        {"run": "a", "updates": 20, "minutes": 1.0, "loss": 3.0},
+        {"run": "a", "updates": 15, "minutes": 0.75, "bleu": 12.346},
     ]
 
 
 def test_long_curves_are_thinned_out_between_their_ends() -> None:
-    log = [{"kind": "train", "step": i, "loss": float("nan")} for i in range(1, MOST_POINTS + 1)]
+    steps = range(1, MOST_POINTS + 1)
+    log = [{"kind": "train", "step": i, "minutes": 1.0, "loss": float("nan")} for i in steps]
     rows = curve_rows(dict.fromkeys("abc", record(*log)))
     assert len(rows) <= MOST_POINTS and rows[0]["loss"] is None
     assert (rows[0]["updates"], rows[-1]["updates"]) == (1, MOST_POINTS)

@@ -47,8 +47,8 @@ details > summary { cursor: pointer; }
   h2 { break-after: avoid; } figure, tr { break-inside: avoid; } }
 """
 AXIS = """
-<p><label>over <select id="axis"><option>updates</option>
-<option value="tokens">million target tokens</option><option>minutes</option></select></label></p>
+<p><label>over <select id="axis"><option>updates</option><option>minutes</option></select></label>
+</p>
 """
 SCRIPT = """
 const page = JSON.parse(document.getElementById("page-data").textContent);
@@ -66,7 +66,7 @@ function draw() {
   const axis = document.getElementById("axis");
   page.charts.forEach((spec, i) => {
     const chart = {...structuredClone(spec), config, datasets: {rows: page.rows}};
-    Object.assign(chart.encoding.x, {field: axis.value, title: axis.selectedOptions[0].text});
+    Object.assign(chart.encoding.x, {field: axis.value, title: axis.value});
     vegaEmbed("#chart-" + i, chart, {actions: false, renderer: "svg", theme: undefined});
   });
 }

@@ -19,7 +19,7 @@ from seq2seq.preparation.cleaning import RULES
 from seq2seq.report.page import Rows, details, line_chart, line_charts, page, paragraphs, table
 from seq2seq.report.runs import COLUMNS, RunRecord, differences, flat_recipe, read_run
 from seq2seq.report.samples import samples
-from seq2seq.training.records import METRICS, tokens_until
+from seq2seq.training.records import METRICS
 
 MOST_POINTS = 3_000
 """Maximum number of points of each kind of curve, all runs together. It limits the page size."""
@@ -81,21 +81,15 @@ def _summary(runs: Mapping[str, RunRecord]) -> list[str]:
 
 
 def curve_rows(runs: Mapping[str, RunRecord]) -> Rows:
-    """Return the metrics of all runs, subsampled, with updates, million tokens and minutes."""
+    """Return the metrics of all runs, subsampled, with updates and minutes."""
     limit = max(2, MOST_POINTS // max(1, len(runs)))
     rows: Rows = []
     for name, record in runs.items():
-        steps, tokens = tokens_until(record.metrics)
         for kind, fields in (("train", TRAINING), ("validation", SCORES)):
             records = record.of_kind(kind)
             for i in np.linspace(0, len(records) - 1, min(len(records), limit)).round().astype(int):
                 metrics = records[i]
-                row = {
-                    "run": name,
-                    "updates": metrics["step"],
-                    "tokens": round(float(np.interp(metrics["step"], steps, tokens)) / 1e6, 4),
-                    "minutes": round(float(metrics.get("minutes", 0.0)), 3),
-                }
+                row = {"run": name, "updates": metrics["step"], "minutes": metrics["minutes"]}
                 rows.append(row | {key: _rounded(metrics[key]) for key in fields if key in metrics})
     return rows
 

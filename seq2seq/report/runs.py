@@ -99,25 +99,20 @@ def read_run(path: Path) -> RunRecord:
             f"{path} is not a run directory: {' and '.join(names)} are missing; "
             "`seq2seq runs` lists runs"
         )
-    problems: list[str] = []
-    config = state = None
+    config = state = problem = None
     try:
         config = resolve(read_recipe(path / "recipe.yaml"), str(path / "recipe.yaml"))
-    except UserError as error:
-        problems.append(str(error))
-    try:
         state = RunState.load(path / "last") if (path / "last").exists() else None
     except UserError as error:
-        problems.append(str(error))
+        problem = str(error)
     metrics, starts = read_metrics(path), read_records(path / STARTS_FILE)
     status: Status = "stopped"
     if is_locked(path):
         status = "running"
-    elif problems:
+    elif problem:
         status = "damaged"
     elif config and state and due(config.training, state).finished:
         status = "finished"
-    problem = problems[0] if problems else None
     return RunRecord(path, status, problem, config, metrics, starts, state)
 
 

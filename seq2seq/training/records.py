@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -157,14 +157,3 @@ def drop_metrics_after(run: Path, done: RunState) -> None:
     ]
     if path.exists():
         write_text(path, "".join(lines))
-
-
-def tokens_until(metrics: Sequence[dict[str, Any]]) -> tuple[list[int], list[float]]:
-    """Return the updates at which metrics were logged, from 0, and the target tokens until then."""
-    steps, tokens = [0], [0.0]
-    for record in metrics:
-        if record["kind"] == "train":
-            count = (record["step"] - steps[-1]) * float(record.get("tokens_per_update", 0.0))
-            steps.append(record["step"])
-            tokens.append(tokens[-1] + count)
-    return steps, tokens
