@@ -246,24 +246,10 @@ def atomic_link(link: Path, target: Path) -> None:
     sync(link.parent)
 
 
-def require_space(folder: Path, num_bytes: int) -> None:
-    """Raise UserError if the disk of a folder has less than `num_bytes` of free space."""
-    free = _free_bytes(folder)
-    if free < num_bytes:
-        needed, left, more = (f"{n / 1e6:,.1f} MB" for n in (num_bytes, free, num_bytes - free))
-        raise UserError(
-            f"no space left for {folder}: needs {needed}, the disk has {left}; free {more} more"
-        )
-
-
 def free_space(folder: Path) -> str:
     """Return the free space on the disk of a folder, such as `120.0 MB`."""
-    return f"{_free_bytes(folder) / 1e6:,.1f} MB"
-
-
-def _free_bytes(folder: Path) -> int:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(existing).free
+    return f"{shutil.disk_usage(existing).free / 1e6:,.1f} MB"
 
 
 def sha256_of(path: Path) -> str:

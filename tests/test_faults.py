@@ -88,7 +88,6 @@ def outcome(run: Path) -> list[object]:
         (str(path.relative_to(run)), sha256_of(path))
         for name in ("last", "best", "averaged", "kept", "checkpoints")
         for path in sorted((run / name).rglob("*.safetensors"))
-        if ".damaged" not in str(path)
     ]
     clock = {"minutes", "tokens_per_second", "memory_gib"}
     metrics = [{k: v for k, v in record.items() if k not in clock} for record in records(run)]
@@ -238,7 +237,7 @@ def test_a_full_disk_loses_no_checkpoint(
     first, second = result.stdout.split("code 1\n")
     assert not first and "Traceback" not in result.stderr
     message = result.stderr.splitlines()[-1]
-    assert "no space left for" in message and " MB more" in message, message
+    assert "could not be written: " in message and " MB left)" in message, message
     assert "step_" in message.partition("the last checkpoint is ")[2], message
     assert ".tmp" not in second and "step_" in second
     assert "resuming" in second and "code 0" in second

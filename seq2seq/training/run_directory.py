@@ -30,7 +30,6 @@ from seq2seq.files import (
     find_damage,
     remove_folder,
     remove_leftovers,
-    require_space,
     sync,
     try_lock,
 )
@@ -40,8 +39,6 @@ from seq2seq.processes import Processes
 from seq2seq.training.checkpoint import RunState
 
 OPTIMIZER_FILE = "training.safetensors"
-SPARE_BYTES = 2**16
-"""Disk space for the small files of a model, in bytes."""
 MAX_PENDING = 2
 """Maximum number of pending writes. A validation and a checkpoint often coincide."""
 
@@ -123,35 +120,27 @@ class RunDirectory:
         return f"the last checkpoint is {last[0]}" if last else "there is no checkpoint yet"
 
     def reconcile(self, newest: Path | None, state: RunState) -> None:
-        """Make the directory consistent with the checkpoint that the run resumes from.
+        """Make links and kept models consistent with the checkpoint that the run resumes from.
 
-        Newer checkpoints are damaged. They are renamed, so that they are not found again.
+        Newer checkpoints are damaged. The next checkpoint replaces them.
         """
         for parent in (self.path, self.path / "checkpoints", self.path / "kept"):
             remove_leftovers(parent)
-        if newest is None:
-            return
-        for folder in self.checkpoints():
-            if step_of(folder) > state.step:
-                renamed = folder.with_name(f"{folder.name}.damaged")
-                if renamed.exists():
-                    remove_folder(renamed)
-                folder.rename(renamed)
-        self._link(state, newest)
-        self._remove_models(state)
+        if newest:
+            self._link(state, newest)
+            self._remove_models(state)
 
     def save(self, state: RunState, snapshot: Snapshot) -> None:
         """Write a checkpoint, or a model to kept/, in the thread, and update the links.
 
         After a checkpoint, the thread removes checkpoints and models that are no longer needed.
         """
-        while len(self._waiting) >= MAX_PENDING:
-            self._waiting.popleft().result()
+        self.wait(MAX_PENDING - 1)
         self._waiting.append(self._thread.submit(self._write, deepcopy(state), snapshot))
 
-    def wait(self) -> None:
-        """Wait until all files are written; raises an error of the thread, if any."""
-        while self._waiting:
+    def wait(self, pending: int = 0) -> None:
+        """Wait until at most `pending` writes are left; raises an error of the thread, if any."""
+        while len(self._waiting) > pending:
             self._waiting.popleft().result()
 
     def check(self) -> None:
@@ -160,16 +149,14 @@ class RunDirectory:
             self._waiting.popleft().result()
 
     def _write(self, state: RunState, snapshot: Snapshot) -> None:
-        is_checkpoint, optimizers = snapshot.optimizers is not None, snapshot.optimizers or {}
+        is_checkpoint = snapshot.optimizers is not None
         folder = self.path / ("checkpoints" if is_checkpoint else "kept") / f"step_{state.step}"
-        num_bytes = sum(x.nbytes for x in (*snapshot.weights.values(), *optimizers.values()))
         try:
             sync(self.path / "metrics.jsonl")  # a resumed run does not write its lines again
-            require_space(folder, num_bytes + SPARE_BYTES)
             with atomic_folder(folder) as draft:
                 save_model(draft, snapshot.weights, snapshot.tokenizer, snapshot.config)
-                if is_checkpoint:
-                    safetensors.torch.save_file(optimizers, str(draft / OPTIMIZER_FILE))
+                if snapshot.optimizers is not None:
+                    safetensors.torch.save_file(snapshot.optimizers, str(draft / OPTIMIZER_FILE))
                     state.save(draft)
             self._link(state, folder if is_checkpoint else None)
             if is_checkpoint:
@@ -192,13 +179,10 @@ class RunDirectory:
                 atomic_link(self.path / name, target)
 
     def _remove_models(self, state: RunState) -> None:
-        """Remove the models in kept/ that the run does not need, and links to removed ones."""
+        """Remove the models in kept/ that the run does not need."""
         for folder in (self.path / "kept").glob("[!.]*"):
             if folder.name not in state.models():
                 remove_folder(folder)
-        for link in (self.path / "best", self.path / "averaged"):
-            if link.is_symlink() and not link.exists():  # its model was newer than the checkpoint
-                link.unlink()
 
 
 def step_of(checkpoint: Path) -> int:
