@@ -242,15 +242,6 @@ def test_bad_output_and_bad_models_leave_nothing(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_weights_that_are_not_finite_are_not_exported(tmp_path: Path) -> None:
-    loaded = trained_model(steps=1)
-    with torch.no_grad():
-        loaded.model.output.weight[3, 4] = torch.nan
-    with pytest.raises(UserError, match="is not finite"):
-        exported(loaded, tmp_path, "ctranslate2")
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
 def test_a_damaged_export_is_refused(tmp_path: Path) -> None:
     folder = exported(trained_model(steps=1), tmp_path, "ctranslate2")
     whole = (folder / "model.bin").read_bytes()
@@ -273,7 +264,8 @@ def test_the_card_and_the_recipe_travel(recipe: Path, tmp_path: Path, capsys: An
         "# Translation from en to de\n",
         "After update 6, beam 1",
         "license: unknown # fill in",
-        f"| BLEU | {bleu:.2f} | `nrefs:1\\|case:mixed\\|eff:no\\|tok:13a\\|smooth:exp\\|version:",
+        f", BLEU {bleu:.2f}, chrF2 ",
+        "(sacreBLEU, tokenizer 13a)",
         start["data"]["inputs"][0]["sha256"],
         start["commit"] or "commit unknown",
         "max_steps: 6",

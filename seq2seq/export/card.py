@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from seq2seq.config import Config, to_yaml
-from seq2seq.evaluation.metrics import NAMES, VALIDATION_METRICS, make_metric, score_by
-from seq2seq.training.records import last_start, read_metrics
+from seq2seq.training.records import last_start, metric_name, read_metrics
 
 UNKNOWN = "Not recorded: this model was exported without its run."
 
@@ -73,22 +71,14 @@ def _scores(run: Path, name: str, config: Config, start: dict[str, Any]) -> str:
     found = [record for record in records if str(record["step"]) == number]
     if not found:
         return "Not validated." if start else UNKNOWN
-    rows = ["| metric | value | signature |\n|---|---|---|"]
-    for key in ("nll", *VALIDATION_METRICS):
-        if key not in found[-1]:
-            continue
-        signature = ""
-        if key in NAMES:
-            metric = make_metric(key, tokenize=config.data.bleu_tokenizer)
-            signature = score_by(metric, key, ["-"], [["-"]]).signature
-            # The version used in training may differ from the installed version.
-            version = start.get("packages", {}).get("sacrebleu")
-            signature = re.sub("version:.*", f"version:{version}", signature).replace("|", r"\|")
-        rows.append(f"| {NAMES.get(key, key)} | {found[-1][key]:.2f} | `{signature}` |")
+    keys = [key for key in ("nll", "bleu", "chrf") if key in found[-1]]
+    values = ", ".join(f"{metric_name(key)} {found[-1][key]:.2f}" for key in keys)
     sentences = config.training.validation_sentences
     part = f" of its first {sentences:,} sentences" if sentences else ""
-    search = f"After update {number}, beam {config.decoding.validation_beam}{part}:"
-    return "\n".join([search, "", *rows])
+    return (
+        f"After update {number}, beam {config.decoding.validation_beam}{part}: {values} "
+        f"(sacreBLEU, tokenizer {config.data.bleu_tokenizer})."
+    )
 
 
 def _data(start: dict[str, Any]) -> str:

@@ -6,11 +6,8 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from seq2seq.config import Config, DecodingConfig, to_yaml, with_paths
 from seq2seq.decoding.ctranslate2_engine import UNSUPPORTED
-from seq2seq.errors import UserError
 from seq2seq.export.card import model_card
 from seq2seq.export.ctranslate2 import ArgosFormat, CTranslate2Format
 from seq2seq.export.huggingface import HuggingFaceFormat
@@ -44,12 +41,6 @@ def export(
     require_new_folder(output)
     folder = find_model(run, checkpoint)
     loaded = load_model(folder, "cpu")
-    for name, parameter in loaded.model.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
-            raise UserError(
-                f"{folder}: {name} is not finite: training has diverged, or the file is "
-                "damaged; use another checkpoint"
-            )
     config = portable(loaded.config)
     exporter = FORMATS[to](replace(loaded, config=config), quantization)
     for key, value in vars(config.decoding).items():
