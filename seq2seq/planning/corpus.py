@@ -10,7 +10,7 @@ from typing import Any
 from seq2seq.config import DataConfig, PairsConfig
 from seq2seq.errors import UserError
 from seq2seq.preparation.corpora import open_corpus
-from seq2seq.preparation.text import TextFiles, open_text
+from seq2seq.preparation.text import read_texts, text_files
 
 UNITS = {"translation": "pairs", "classification": "texts", "language_model": "characters"}
 """Plural noun for the training examples of a task."""
@@ -80,6 +80,4 @@ def count_examples(data: DataConfig) -> int:
         corpora = [open_corpus(data, corpus, "--train") for corpus in data.train]
         return sum(1 for corpus in corpora for _ in corpus.read())
     [corpus] = data.corpora
-    text = open_text(corpus, "text", "--train")
-    assert isinstance(text, TextFiles)  # not a dataset
-    return sum(map(len, text.texts()))
+    return sum(map(len, read_texts(text_files(corpus.path or "", "--train"))))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seq2seq.config import Config, CorpusConfig
+from seq2seq.config import Config
 from seq2seq.data.lines import lines_of, open_bytes
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
@@ -32,48 +31,35 @@ LINE_CHARACTERS = 2_000
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class TextFiles:
-    """Concatenation of plain or gzipped files."""
+def read_texts(files: Sequence[Path]) -> Iterator[str]:
+    """Yield plain or gzipped files in blocks of some megabytes, without byte order marks.
 
-    files: list[Path]
-
-    def texts(self) -> Iterator[str]:
-        """Yield blocks of some megabytes, without byte order marks.
-
-        Blocks end at a line feed unless lines are too long. Raises UserError for invalid UTF-8.
-        """
-        for path in self.files:
-            try:
-                with open_bytes(path) as stream:
-                    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
-                    while block := text.read(READ_SIZE):
-                        yield block + text.readline(READ_SIZE)
-            except UnicodeDecodeError:
-                for _ in lines_of(path):  # raises an error with the line number
-                    pass
-                raise
-
-
-def open_text(config: CorpusConfig, column: str, key: str = "data.text") -> TextFiles | HubDataset:
-    """Open a text: a file, all files of a folder in alphabetical order, or a dataset.
-
-    key: key of the text in the recipe, for errors.
+    Blocks end at a line feed unless lines are too long. Raises UserError for invalid UTF-8.
     """
-    if config.dataset and not config.path:
-        return HubDataset(config.dataset, config.subset, config.split or "train", (column,))
-    if not config.path or config.dataset or config.source or config.target:
-        raise UserError(f"{key}: give either path (a file or a folder) or dataset")
-    path = Path(config.path)
+    for path in files:
+        try:
+            with open_bytes(path) as stream:
+                text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
+                while block := text.read(READ_SIZE):
+                    yield block + text.readline(READ_SIZE)
+        except UnicodeDecodeError:
+            for _ in lines_of(path):  # raises an error with the line number
+                pass
+            raise
+
+
+def text_files(name: str, key: str) -> list[Path]:
+    """Return a file, or all files of a folder in alphabetical order. key: for errors."""
+    path = Path(name)
     if not path.exists():
         raise UserError(f"{key}: file not found: {path}")
     if path.is_file():
-        return TextFiles([path])
+        return [path]
     visible = (p for p in path.rglob("*") if "/." not in f"/{p.relative_to(path)}")
     files = sorted(p for p in visible if p.is_file())
     if not files:
         raise UserError(f"{key}: the folder {path} has no files")
-    return TextFiles(files)
+    return files
 
 
 def prepare_text(config: Config, split: str | None = None) -> PreparedData:
@@ -81,9 +67,16 @@ def prepare_text(config: Config, split: str | None = None) -> PreparedData:
 
     split: see `PreparedData.load`.
     """
-    data = config.text
-    assert data.text is not None  # checked with the recipe
-    source = open_text(data.text, data.source or "text")
+    text, dataset = config.text.text, None
+    assert text is not None  # checked with the recipe
+    if text.dataset and not text.path:
+        columns = (config.text.source or "text",)
+        dataset = HubDataset(text.dataset, text.subset, text.split or "train", columns)
+        files = dataset.files
+    elif text.path and not (text.dataset or text.source or text.target):
+        files = text_files(text.path, "data.text")
+    else:
+        raise UserError("data.text: give either path (a file or a folder) or dataset")
     models = [Path(path) for path in config.tokenizer.models]
     pretrained = Tokenizer.from_files(models) if models else None
     vocabulary = pretrained.target if pretrained else None
@@ -94,21 +87,19 @@ def prepare_text(config: Config, split: str | None = None) -> PreparedData:
         )
 
     def write(folder: Path) -> PreparedResult:
-        if isinstance(source, TextFiles):
-            return _write(config, source, pretrained, folder)
+        if not dataset:
+            return _write(config, files, pretrained, folder)
         rows = folder / WORK / "text" / "rows.txt"
-        finish_stage(rows.parent, lambda draft: _write_rows(source, draft / rows.name))
-        result = _write(config, TextFiles([rows]), pretrained, folder)
-        return result if source.files else result._replace(datasets={str(source): sha256_of(rows)})
+        finish_stage(rows.parent, lambda draft: _write_rows(dataset, draft / rows.name))
+        result = _write(config, [rows], pretrained, folder)
+        return result if files else result._replace(datasets={str(dataset): sha256_of(rows)})
 
-    return load_or_prepare(config, source.files, pretrained, write, split)
+    return load_or_prepare(config, files, pretrained, write, split)
 
 
 def encode_text(tokenizer: Tokenizer, data: str, folder: Path) -> dict[str, Any]:
     """Encode the text of `--data` as the split `test` of a folder; return its manifest entry."""
-    text = open_text(CorpusConfig(path=data), "text", key="--data")
-    assert isinstance(text, TextFiles)
-    facts = _write_ids(text, tokenizer, folder / "test.bin")
+    facts = _write_ids(text_files(data, "--data"), tokenizer, folder / "test.bin")
     if facts["tokens"] < 2:
         raise UserError(f"--data: {data} is too short: fewer than 2 tokens")
     return facts
@@ -120,24 +111,24 @@ def _write_rows(dataset: HubDataset, path: Path) -> None:
         sink.writelines(f"{text}\n".encode() for [text] in dataset.rows())
 
 
-def _write_ids(text: TextFiles, tokenizer: Tokenizer, path: Path) -> dict[str, Any]:
+def _write_ids(files: Sequence[Path], tokenizer: Tokenizer, path: Path) -> dict[str, Any]:
     """Write the token ids of a text to a file; return its manifest entry."""
     dtype = np.min_scalar_type(max(1, tokenizer.target.size) - 1)
     with path.open("wb") as sink:
-        for block in encoded(text, tokenizer):
+        for block in encoded(files, tokenizer):
             block.astype(dtype).tofile(sink)
     tokens = path.stat().st_size // dtype.itemsize
     return {"files": [path.name], "dtype": dtype.name, "tokens": tokens}
 
 
 def _write(
-    config: Config, text: TextFiles, pretrained: Tokenizer | None, folder: Path
+    config: Config, files: Sequence[Path], pretrained: Tokenizer | None, folder: Path
 ) -> PreparedResult:
-    if not any(text.texts()):
+    if not any(read_texts(files)):
         raise UserError("data.text is empty")
-    tokenizer = pretrained or _make_tokenizer(config, text)
+    tokenizer = pretrained or _make_tokenizer(config, files)
     whole = folder / "whole.bin"
-    facts = _write_ids(text, tokenizer, whole)
+    facts = _write_ids(files, tokenizer, whole)
     sizes = split_sizes(facts["tokens"], config.text.dev_share, config.text.test_share)
     start, pieces = 0, tokenizer.target.token_bytes
     for split, count in sizes.items():
@@ -170,24 +161,24 @@ def split_sizes(size: int, dev_share: float, test_share: float) -> dict[str, int
     return sizes | ({"test": size - before_test} if test_share else {})
 
 
-def _make_tokenizer(config: Config, text: TextFiles) -> Tokenizer:
+def _make_tokenizer(config: Config, files: Sequence[Path]) -> Tokenizer:
     options = config.tokenizer
     if options.kind == "bpe":
         logger.info("training the tokenizer: bpe, %d pieces", options.vocab_size)
-        pieces = train_vocabulary(_training_lines(config, text), options, [], all_spaces=True)
+        pieces = train_vocabulary(_training_lines(config, files), options, [], all_spaces=True)
         return Tokenizer(pieces, pieces)
-    characters = chain.from_iterable(map(set, text.texts()))
+    characters = chain.from_iterable(map(set, read_texts(files)))
     alphabet = Alphabet(None if options.kind == "byte" else sorted(set(characters)))
     return Tokenizer(alphabet, alphabet)
 
 
-def _training_lines(config: Config, text: TextFiles) -> Iterator[str]:
+def _training_lines(config: Config, files: Sequence[Path]) -> Iterator[str]:
     """Yield the first tokenizer.sample lines of the training part. Long lines are split."""
 
     def lines() -> Iterator[str]:
         share = 1 - config.text.dev_share - config.text.test_share
-        left = int(share * sum(map(len, text.texts())))
-        for part in text.texts():
+        left = int(share * sum(map(len, read_texts(files))))
+        for part in read_texts(files):
             yield from part[:left].split("\n")
             left = max(0, left - len(part))
 
@@ -199,12 +190,12 @@ def _training_lines(config: Config, text: TextFiles) -> Iterator[str]:
     return islice(pieces, config.tokenizer.sample)
 
 
-def encoded(text: TextFiles, tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
+def encoded(files: Sequence[Path], tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
     """Yield the token ids of a text in blocks."""
     vocabulary = tokenizer.target
     if not isinstance(vocabulary, Alphabet):
-        for part in text.texts():
+        for part in read_texts(files):
             rows = vocabulary.encode(part.splitlines(keepends=True))
             yield np.array([i for row in rows for i in row], dtype=np.int64)
     else:
-        yield from map(vocabulary.encode_text, text.texts())
+        yield from map(vocabulary.encode_text, read_texts(files))
