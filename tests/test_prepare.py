@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
 import pkgutil
 import resource
@@ -82,17 +81,10 @@ def test_what_is_prepared_does_not_depend_on_threads(
     assert facts["pairs"] == len(one.store("train"))
     assert facts["pairs"] + sum(facts["dropped"].values()) == 200
     texts = {f"{split}.{language}" for split in ("dev", "test") for language in ("en", "de")}
-    files = {*sums(one), *texts, "manifest.json", "tokenizer.model", "dropped.json"}
+    files = {*sums(one), *texts, "manifest.json", "tokenizer.model"}
     assert {path.name for path in one.folder.iterdir()} == files
     sides = [(one.folder / f"dev.{side}").read_text().splitlines() for side in ("en", "de")]
     assert tuple(sides) == one.store("dev").texts()
-    examples = json.loads((one.folder / "dropped.json").read_text())
-    assert {rule: len(own) for rule, own in examples.items()} == {
-        rule: min(5, count) for rule, count in facts["dropped"].items()
-    }
-    assert examples["blank"] == [["", "leer"]] * 2
-    repeated = {(f"the house number {i}", f"das Haus Nummer {i}") for i in range(30)}
-    assert {tuple(pair) for pair in examples["duplicates"]} <= repeated
 
 
 def test_a_second_preparation_of_the_same_data_waits_for_the_first(

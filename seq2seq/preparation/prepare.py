@@ -6,7 +6,6 @@ encode all pairs. Finished stages are not repeated after an interruption.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,11 +36,6 @@ from seq2seq.progress_bar import ProgressBar
 SPLITS = "train", "dev", "test"
 BATCH_SIZE = 2_000
 """Number of pairs encoded at once."""
-DROPPED_FILE = "dropped.json"
-"""File with examples of dropped pairs, by rule."""
-NUM_EXAMPLES = 5
-"""Maximum number of examples per rule."""
-EXAMPLE_CHARACTERS = 500
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +183,6 @@ class _Preparation:
                 progress_bar.advance(len(verdicts))
                 left = progress_bar.time_left()
                 progress_bar.show(f"  encoding: {sum(pairs_per_corpus.values()):,} pairs{left}")
-        self._write_examples(selection)
         num_pairs, dropped = sum(pairs_per_corpus.values()), selection.dropped()
         require_pairs(num_pairs, dropped)
         facts: dict[str, Any] = {
@@ -214,20 +207,6 @@ class _Preparation:
         for name, texts in zip(names, zip(*pairs, strict=True), strict=True):
             path = self.folder / f"{split}.{name.replace('/', '_')}"
             write_text(path, "".join(f"{text}\n" for text in texts))
-
-    def _write_examples(self, selection: Selection) -> None:
-        """Write examples of dropped pairs, by rule."""
-        examples = {
-            rule: [
-                [text[:EXAMPLE_CHARACTERS] for text in pair]
-                for pair in selection.pairs(
-                    np.flatnonzero(selection.verdicts == CODES[rule])[:NUM_EXAMPLES]
-                )
-            ]
-            for rule in selection.dropped()
-        }
-        text = json.dumps(examples, ensure_ascii=False, indent=2)
-        write_text(self.folder / DROPPED_FILE, text + "\n")
 
 
 def encode_pairs(
