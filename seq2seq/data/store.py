@@ -68,14 +68,6 @@ class Store:
         source, target = ([_row(side[i], row) for i, row in index] for side in self._sides)
         return source, target
 
-    def target_counts(self) -> dict[int, int]:
-        """Return the number of occurrences of each id in the targets."""
-        import pyarrow.compute
-
-        ids = pyarrow.compute.list_flatten(self._table.column("target"))
-        counts = pyarrow.compute.value_counts(ids)
-        return dict(zip(*(column.to_pylist() for column in counts.flatten()), strict=True))
-
     def texts(self, limit: int | None = None) -> tuple[list[str], list[str]]:
         """Return the first `limit` source and target texts of a development or test set."""
         table = self._table.slice(0, limit)

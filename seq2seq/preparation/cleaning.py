@@ -43,20 +43,11 @@ def require_pairs(num_pairs: int, dropped: Mapping[str, int]) -> None:
         raise UserError(f"no training pair is left: dropped {counts}; change {keys}")
 
 
-def normalized_spaces(text: str) -> str:
-    """Return the text with every run of white space replaced by one space."""
-    return " ".join(text.split())
-
-
-def text_hash(text: str) -> int:
-    """Return a 64-bit hash of a text."""
-    return xxhash.xxh3_64_intdigest(text.encode())
-
-
 def pair_hashes(source: str, target: str) -> tuple[int, int]:
     """Return the hashes of a pair and of its source. Runs of white space count as one space."""
-    source = normalized_spaces(source)
-    return text_hash(f"{source}\n{normalized_spaces(target)}"), text_hash(source)
+    source, target = " ".join(source.split()), " ".join(target.split())
+    digest = xxhash.xxh3_64_intdigest
+    return digest(f"{source}\n{target}".encode()), digest(source.encode())
 
 
 @cache

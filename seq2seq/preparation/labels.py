@@ -1,21 +1,16 @@
-"""Labels of a classifier's training data: collect, check and count them."""
+"""Labels of a classifier's training data."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from textwrap import shorten
 
-from seq2seq.data.store import Store
-from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import UserError
 from seq2seq.preparation.shards import Shard
 
 MAX_LABELS = 1000
 """Maximum number of labels. More are considered a mistake."""
-
-logger = logging.getLogger(__name__)
 
 
 def find_labels(shards: Mapping[str, Sequence[Shard]]) -> Labels:
@@ -45,16 +40,3 @@ def find_labels(shards: Mapping[str, Sequence[Shard]]) -> Labels:
                 f"data.{split}: the label {unknown[0]!r} is not in the training data ({listed})"
             )
     return Labels(known)
-
-
-def count_labels(store: Store, tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the number of training texts by label. Warns about labels with fewer than two."""
-    counts = store.target_counts()
-    names = tokenizer.target.decode([[i] for i in range(tokenizer.target.size)])
-    labels = {name: counts.get(i, 0) for i, name in enumerate(names)}
-    if rare := [name for name, count in labels.items() if count < 2]:
-        logger.warning(
-            "labels with fewer than 2 training texts: %s; is one of them a header line?",
-            shorten(", ".join(map(repr, rare)), 200),
-        )
-    return labels

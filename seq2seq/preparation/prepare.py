@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from seq2seq.config import Config, LabelledConfig, TextConfig
 from seq2seq.data.bpe_dropout import read_model_type
 from seq2seq.data.prepared import PreparedData
-from seq2seq.data.store import Store, write_store
+from seq2seq.data.store import write_store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels, SentencePieces
 from seq2seq.errors import UserError
@@ -26,7 +27,7 @@ from seq2seq.files import write_text
 from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_languages, require_pairs
 from seq2seq.preparation.corpora import Corpus, TextPair, open_corpus
 from seq2seq.preparation.folder import WORK, PreparedResult, finish_stage, load_or_prepare
-from seq2seq.preparation.labels import count_labels, find_labels
+from seq2seq.preparation.labels import find_labels
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.shards import Shard, read_shards, sha256_of_pairs, write_shards
 from seq2seq.preparation.text import prepare_text
@@ -192,8 +193,8 @@ class _Preparation:
             "pairs": num_pairs,
             "pairs_per_corpus": list(pairs_per_corpus.values()),
         }
-        if isinstance(self.config.data, LabelledConfig):
-            facts["labels"] = count_labels(Store(files), tokenizer)
+        if isinstance(tokenizer.target, Labels):
+            facts["labels"] = tokenizer.target.names
         return facts
 
     def _write_text(self, split: str, pairs: Sequence[TextPair]) -> None:
@@ -245,5 +246,6 @@ def drop_table(splits: dict[str, Any]) -> str:
     rows += [
         (name, splits[name]["pairs"], "") for name in ("train", "dev", "test") if name in splits
     ]
-    rows += [("labels", len(train["labels"]), "")] if "labels" in train else []
+    if labels := train.get("labels"):
+        rows.append(("labels", len(labels), shorten(", ".join(labels), 80)))
     return "\n".join(f"  {name:12} {count:>12,}  {note}".rstrip() for name, count, note in rows)
