@@ -7,7 +7,6 @@ recipes are in `seq2seq/config/tasks.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -58,10 +57,6 @@ class Task(ABC):
 
     def require_initial(self, tokenizer: Tokenizer, folder: Path) -> None:
         """Raise UserError if a model directory cannot initialise training with a tokenizer."""
-        return
-
-    def finish(self, folders: Sequence[Path]) -> None:
-        """Complete the model directories of a finished run. Called on the main process."""
         return
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from seq2seq.config import Config
@@ -11,7 +9,6 @@ from seq2seq.data.examples import Pairs
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.evaluation.evaluators import TranslationEvaluator
-from seq2seq.model.ctranslate2 import converted, has_ctranslate2
 from seq2seq.model.transformer import Transformer
 from seq2seq.task import Evaluator, Task
 
@@ -31,12 +28,6 @@ class Translation(Task):
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
         return TranslationEvaluator(config, data, **options)
-
-    def finish(self, folders: Sequence[Path]) -> None:
-        """Convert the models for CTranslate2."""
-        for folder in folders if has_ctranslate2() else ():
-            with converted(folder):
-                pass
 
 
 TASK = Translation()

@@ -23,7 +23,7 @@ from seq2seq.machine.precision import DTYPES, Precision, resolve_precision
 from seq2seq.machine.threads import keep_threads
 from seq2seq.model import attention
 from seq2seq.model.directory import load_weights, require_undamaged
-from seq2seq.model.saved import MODEL_LINKS, find_model
+from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import Network
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
@@ -125,9 +125,6 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     finally:
         for tracker in accelerator.trackers:
             tracker.finish()
-    if processes.is_main:
-        links = (run / name for name in MODEL_LINKS)
-        task.finish(list(dict.fromkeys(link.resolve() for link in links if link.exists())))
     if not was_finished:
         logger.info(summary(config, run, state))
     return state
