@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,6 @@ from seq2seq.tables import aligned
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.records import METRICS, METRICS_FILE, metric_name, read_metrics, read_records
 from seq2seq.training.schedule import due
-
-if sys.platform != "win32":
-    import fcntl
 
 Status = Literal["running", "finished", "stopped", "damaged"]
 
@@ -132,14 +128,14 @@ def find_runs(*folders: Path) -> list[RunRecord]:
 
 def is_locked(run: Path) -> bool:
     """Return whether a training process holds the lock of a run."""
-    if sys.platform == "win32":
-        return False
     try:
+        import fcntl  # not on Windows
+
         with (run / LOCK_FILE).open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released on close
     except BlockingIOError:
         return True
-    except OSError:
+    except (ImportError, OSError):
         return False
     return False
 

@@ -99,11 +99,10 @@ def _git_commit() -> str | None:
         return None
     git = ["git", "--no-optional-locks", "-C", str(folder), "describe"]
     options = ["--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
-    try:
+    with suppress(OSError, subprocess.SubprocessError):
         commit = subprocess.check_output([*git, *options], stderr=subprocess.DEVNULL, text=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return commit.strip()
+        return commit.strip()
+    return None
 
 
 def last_start(run: Path) -> dict[str, Any]:
