@@ -58,11 +58,7 @@ class CTranslate2Format:
     def __init__(self, loaded: LoadedModel, quantization: str | None) -> None:
         """quantization: data type of the weights; None for float32."""
         require_extra("ctranslate2", "--to ctranslate2")
-        if not isinstance(loaded.model, Transformer):
-            raise UserError(
-                "--to ctranslate2 and argos are for translation models, not for "
-                f"task={loaded.config.task}"
-            )
+        assert isinstance(loaded.model, Transformer)
         self.model, self.tokenizer, self.config = loaded.model, loaded.tokenizer, loaded.config
         self.quantization = quantization or "float32"
 

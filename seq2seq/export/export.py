@@ -8,6 +8,7 @@ from pathlib import Path
 
 from seq2seq.config import Config, DecodingConfig, to_yaml, with_paths
 from seq2seq.decoding.ctranslate2_engine import UNSUPPORTED
+from seq2seq.errors import UserError
 from seq2seq.export.card import model_card
 from seq2seq.export.ctranslate2 import ArgosFormat, CTranslate2Format
 from seq2seq.export.huggingface import HuggingFaceFormat
@@ -41,6 +42,8 @@ def export(
     require_new_folder(output)
     folder = find_model(run, checkpoint)
     loaded = load_model(folder, "cpu")
+    if not loaded.config.translates:
+        raise UserError(f"exports are for translation models, not for task={loaded.config.task}")
     config = portable(loaded.config)
     exporter = FORMATS[to](replace(loaded, config=config), quantization)
     for key, value in vars(config.decoding).items():
@@ -57,7 +60,5 @@ def export(
 def portable(config: Config) -> Config:
     """Return a recipe without local folders and without search settings that CTranslate2 lacks."""
     config = with_paths(config, lambda path: Path(path).name)
-    if not config.translates:
-        return config
     new = {key: getattr(DecodingConfig(), key) for key in UNSUPPORTED}
     return replace(config, decoding=replace(config.decoding, **new, penalty_form="power"))

@@ -39,10 +39,7 @@ class HuggingFaceFormat:
 
     def __init__(self, loaded: LoadedModel, quantization: str | None) -> None:
         """quantization: must be None."""
-        if not isinstance(loaded.model, Transformer):
-            raise UserError(
-                f"--to huggingface is for translation models, not for task={loaded.config.task}"
-            )
+        assert isinstance(loaded.model, Transformer)
         if quantization:
             raise UserError("--quantization is for ctranslate2 and argos")
         require_extra("transformers", "--to huggingface")
