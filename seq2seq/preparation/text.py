@@ -193,9 +193,9 @@ def _training_lines(config: Config, files: Sequence[Path]) -> Iterator[str]:
 def encoded(files: Sequence[Path], tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
     """Yield the token ids of a text in blocks."""
     vocabulary = tokenizer.target
-    if not isinstance(vocabulary, Alphabet):
-        for part in read_texts(files):
+    for part in read_texts(files):
+        if isinstance(vocabulary, Alphabet):
+            yield vocabulary.encode_text(part)
+        else:
             rows = vocabulary.encode(part.splitlines(keepends=True))
             yield np.array([i for row in rows for i in row], dtype=np.int64)
-    else:
-        yield from map(vocabulary.encode_text, read_texts(files))

@@ -22,8 +22,6 @@ from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.report.page import details, paragraphs, shaded_table, table, text_fields
 
 NUM_SAMPLES = 8
-MAX_SENTENCES = 1_000
-"""Number of sentences that samples are chosen from."""
 MAX_TOKENS = 40
 """Longer sentences have no legible attention matrix."""
 NUM_ATTENTIONS = 3
@@ -49,7 +47,7 @@ def _translation(config: Config, run: Path, device: str) -> list[str]:
     """Return sample translations with their attention."""
     translator = Translator.load(run, device=device)
     data = split_of_run(config, run, "dev", translator.tokenizer)
-    sources, references = data.store("dev").texts(MAX_SENTENCES)
+    sources, references = data.store("dev").texts()
     chosen = _sample_indices(sources)
     texts = [sources[i] for i in chosen]
     width = min(5, translator.decoding.beam)

@@ -191,7 +191,7 @@ def compile_layers(
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         logger.warning("torch.compile failed, so training.compile=true has no effect: %s", reason)
         return
-    # `attend` depends on the number of sentences; it differs between batches. Not a decorator:
+    # The number of sentences, which `attend` depends on, differs between batches. Not a decorator:
     # it would load the compiler in every command, which takes a second.
     attention.attend = torch.compiler.disable(attention.attend)
     # Dropout probabilities are constants; as variables they would cause a second compilation.
