@@ -258,7 +258,6 @@ def test_long_lines_with_terms_prefixes_or_without_splitting(
     translator = make_translator(limit=10)
     long = "the dog likes a small tree and a house and a man."
     for options in (
-        {"split": False},
         {"constraints": [["tree"], []]},
         {"prefixes": ["the", ""]},
     ):

@@ -239,7 +239,6 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     form("--json", action="store_true", help="write a JSON object for each line")
     add("--json-input", action="store_true", help="read a JSON object from each line")
     add("--tokens", action="store_true", help="with --json: add tokens and their log-probabilities")
-    add("--no-split", action="store_false", dest="split", help="do not split long lines")
     add_file = partial(add, type=path, metavar="FILE")
     add_file("--score-target", help="score the translations in FILE instead of translating")
     add_file("--prefixes", help="force each translation to begin with a line of FILE")

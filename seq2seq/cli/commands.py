@@ -111,7 +111,6 @@ def translate(options: argparse.Namespace) -> None:
         tokens=options.tokens,
         alignment=options.alignment,
         search=search,
-        split=options.split,
         glossary=glossary,
     )
     total = count_lines(options.files) if processes.is_main else None

@@ -33,7 +33,6 @@ class Options:
     tokens: bool = False
     alignment: bool = False
     search: bool = True
-    split: bool = True
     glossary: Glossary | None = None
 
 
@@ -219,8 +218,6 @@ class Segmenter:
                 f"a line of {len(request.text)} characters exceeds the maximum source length of "
                 f"{self.max_len} tokens"
             )
-            if not options.split:
-                raise UserError(problem)
             if request.prefix or request.references or request.constraints:
                 raise UserError(f"{problem}; with a prefix, terms or references it cannot be split")
             logger.warning("%s; translated in %d parts", problem, len(parts))

@@ -121,7 +121,6 @@ class Translator:
         constraints: Sequence[Sequence[str]] | None = None,
         references: Sequence[Sequence[str]] | None = None,
         glossary: Glossary | None = None,
-        split: bool = True,
         nbest: int = 1,
         scores: bool = True,
         tokens: bool = False,
@@ -132,8 +131,7 @@ class Translator:
         """Return a `Translation` for each text, in order.
 
         prefixes: beginning of each translation. constraints: terms that must appear in each
-        translation. references: translations of each text to score. split: translate a text that is
-        too long in parts; if False, its `Translation` has an error. nbest: number of translations
+        translation. references: translations of each text to score. nbest: number of translations
         of each text. scores: compute scores; this may take extra time. tokens: return
         log-probabilities of the pieces. alignment: return word alignments. search: translate; if
         False, only score the references. decoding: keys of the recipe's section `decoding`, to
@@ -141,7 +139,7 @@ class Translator:
         """
         requests = make_requests(texts, prefixes, constraints, references)
         changed = changed_decoding(self.decoding, decoding)
-        options = Options(nbest, scores, tokens, alignment, search, split, glossary)
+        options = Options(nbest, scores, tokens, alignment, search, glossary)
         translations = []
         for start in range(0, len(requests), LINES_AT_ONCE):
             translations += self.process(requests[start : start + LINES_AT_ONCE], options, changed)
