@@ -158,14 +158,11 @@ class Translation:
         if self.error:
             return
         ranks = zip(*(segment.hypotheses for segment in self.segments), strict=False)
-        self.nbest = [_join(self.segments, hypotheses) for hypotheses in ranks]
-        if not self.segments:
-            self.nbest = [Hypothesis([], 0.0, 0.0)]
-        self.repeats = any(
-            repeats_itself(segment.source, best.pieces)
-            for segment in self.segments
-            for best in segment.hypotheses[:1]
-        )
+        joined = [_join(self.segments, hypotheses) for hypotheses in ranks]
+        # Samples are in the order in which they were drawn.
+        self.nbest = sorted(joined, key=lambda x: -x.score) or [Hypothesis([], 0.0, 0.0)]
+        source = [piece for segment in self.segments for piece in segment.source]
+        self.repeats = repeats_itself(source, self.nbest[0].pieces)
         terms = {term for segment in self.segments for term in segment.terms}
         self.terms = len(terms)
         self.terms_kept = sum(term.kept(self.text) for term in terms)

@@ -186,9 +186,6 @@ class Translator:
         decoding: DecodingConfig,
     ) -> None:
         """Add texts and requested outputs to the hypotheses, and join the segments."""
-        if decoding.sample:
-            for translation in translations:
-                _sort_samples(translation.segments)
         segments = [segment for translation in translations for segment in translation.segments]
         hypotheses = [hypothesis for segment in segments for hypothesis in segment.hypotheses]
         texts = self._segmenter.target.decode_pieces([x.pieces for x in hypotheses])
@@ -248,14 +245,6 @@ def log_errors(translations: Sequence[Translation]) -> None:
     for translation in translations:
         if error := translation.error:
             logger.warning("line %d not translated: %s", translation.request.number + 1, error)
-
-
-def _sort_samples(segments: Sequence[Segment]) -> None:
-    """Sort the samples of a line by their total score, in the same order in all segments."""
-    samples = list(zip(*(segment.hypotheses for segment in segments), strict=False))
-    samples.sort(key=lambda parts: -sum(part.score for part in parts))
-    for i, segment in enumerate(segments):
-        segment.hypotheses = [parts[i] for parts in samples]
 
 
 def _load_models(folders: Sequence[Path], device: str) -> list[Transformer]:
