@@ -18,8 +18,7 @@ from commands import ENVIRONMENT, error, seq2seq
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.breakdown import by_length, mark_differences, most_different
-from seq2seq.evaluation.comparison import MAX_TESTED_LINES, Comparison, compare
-from seq2seq.evaluation.line_scores import read_line_scores
+from seq2seq.evaluation.comparison import MAX_TESTED_LINES, Comparison, compare, read_line_scores
 from seq2seq.evaluation.systems import System, TestSet, load_systems
 from seq2seq.files import write_sums
 from seq2seq.processes import Processes

@@ -233,8 +233,7 @@ def score(options: argparse.Namespace) -> None:
     """Score translations, and compare systems."""
     from seq2seq.data.lines import require_files
     from seq2seq.evaluation.breakdown import break_down
-    from seq2seq.evaluation.comparison import compare
-    from seq2seq.evaluation.line_scores import read_line_scores
+    from seq2seq.evaluation.comparison import compare, read_line_scores
     from seq2seq.evaluation.systems import load_systems
     from seq2seq.processes import Processes
     from seq2seq.report.scores import breakdown_text, result_text

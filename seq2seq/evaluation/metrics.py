@@ -31,7 +31,7 @@ class Score:
     value: float
     """From 0 to 100; TER may be higher."""
     details: str = ""
-    """N-gram precisions, brevity penalty and lengths of BLEU; empty for other metrics."""
+    """sacreBLEU's line about BLEU, with n-gram precisions; empty for other metrics."""
     signature: str = ""
     interval: float | None = None
     """Half the width of the 95 % confidence interval, by bootstrap resampling (Koehn 2004)."""
@@ -93,10 +93,7 @@ def score_by(
 ) -> Score:
     """Return the corpus-level score of hypotheses in one metric."""
     result = metric.corpus_score(hypotheses, references)
-    details = ""
-    if isinstance(metric, BLEU):
-        lengths = f"hyp_len = {result.sys_len} ref_len = {result.ref_len}"
-        details = f"{result.prec_str} (BP = {result.bp:.3f} {lengths})"
+    details = str(result) if isinstance(metric, BLEU) else ""
     return named_score(metric, key, result.score, details)
 
 
