@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import LETTERS, VOCABULARY, logits_of, make_language_model, small_shape
+from conftest import LETTERS, logits_of, make_language_model, small_shape
 from torch import Tensor
 
 from seq2seq.data.tokenizer import Tokenizer
@@ -155,6 +155,3 @@ def test_invalid_prompts_and_seeds() -> None:
         generate(make_language_model(), TOKENIZER, "a", seed=-1)
     prompt = "a\udcff"  # the byte 0xff in a command-line argument
     assert Alphabet(None).encode([prompt]) == [[97, 255]]
-    model = LanguageModel(small_shape(encoder_layers=0, context=8), VOCABULARY.size)
-    with pytest.raises(UserError, match="only a byte-level model"):
-        generate(model, Tokenizer(VOCABULARY, VOCABULARY), prompt)

@@ -98,7 +98,6 @@ SCORES = [
     ("score nothing.de a.de", "nothing.de cannot be read: No such file"),
     ("score a.de short.de", "4 lines in a.de but 1 references", "aligned"),
     ("score corpus/empty.en corpus/empty.de", "no lines to score: the files are empty"),
-    ("score a.de reference.de --against a.de", "the same system is given twice"),
     ("score a.de reference.de --metrics blue", "invalid choice: 'blue'", "did you mean bleu?"),
     ("score a.de reference.de --line-scores comet nothing.txt", "file not found: nothing.txt"),
     ("score runs/mybook", "runs/mybook does not translate"),

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.sampling import Sampling, sample_tokens
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import adapt_threads
@@ -87,10 +86,6 @@ class TextGenerator:
         """Return the ids of the prompt, or of a line feed if the prompt is empty."""
         vocabulary = self.tokenizer.target
         if prompt:
-            if not isinstance(vocabulary, Alphabet) and any(
-                "\ud800" <= c < "\ue000" for c in prompt
-            ):
-                raise UserError("the prompt is not UTF-8: only a byte-level model can read it")
             return vocabulary.encode([prompt])[0]
         try:
             return vocabulary.encode(["\n"])[0]

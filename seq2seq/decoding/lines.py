@@ -99,15 +99,11 @@ def _json_fields(line: str, where: str) -> dict[str, Any]:
     return fields
 
 
-def pharaoh(alignment: Sequence[tuple[int, int]]) -> str:
-    """Return an alignment in Pharaoh format: `0-0 1-2`."""
-    return " ".join(f"{source}-{target}" for source, target in alignment)
-
-
 def plain_line(translation: Translation, *, scores: bool, alignment: bool) -> str:
     """Return the columns of all translations, or of all references if there are any.
 
-    The columns are score and log_prob (if `scores`), text, and alignment (if `alignment`).
+    The columns are score and log_prob (if `scores`), text, and alignment in Pharaoh format, such as
+    `0-0 1-2` (if `alignment`).
     """
     columns = []
     for candidate in translation.references or translation.nbest:
@@ -115,7 +111,7 @@ def plain_line(translation: Translation, *, scores: bool, alignment: bool) -> st
             columns += [f"{candidate.score:.6f}", f"{candidate.log_prob:.6f}"]
         columns.append(candidate.text.replace("\t", " ").replace("\r", " "))
         if alignment:
-            columns.append(pharaoh(candidate.alignment))
+            columns.append(" ".join(f"{i}-{j}" for i, j in candidate.alignment))
     return "\t".join(columns)
 
 

@@ -74,8 +74,6 @@ def load_systems(
     (`test_sets.encode_files`) or from a split of the first run. processes: they share the
     translation. tokenize: by default the tokenizer in the first run's recipe.
     """
-    if len(set(hypotheses)) < len(hypotheses):
-        raise UserError("the same system is given twice: name different files or runs")
     runs = {path: _config_of(path) for path in hypotheses if path.is_dir()}
     if references and (runs or data is not None):
         raise UserError(
