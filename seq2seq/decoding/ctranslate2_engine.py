@@ -156,18 +156,16 @@ class CTranslate2Engine(Engine):
     def attention(self, pairs: Pairs, decoding: DecodingConfig) -> list[NDArray[np.float32]]:
         # Greedy search with the targets as prefixes: the attention that beam search returns is not
         # always the attention of the returned hypothesis.
-        attention = [np.zeros((0, len(source)), dtype=np.float32) for source, _ in pairs]
-        nonempty = [i for i, (_, target) in enumerate(pairs) if target]
         results = _with_targets(
             self._translator.translate_batch,
-            [pairs[i] for i in nonempty],
+            pairs,
             beam_size=1,
             return_attention=True,
             min_decoding_length=0,
-            max_decoding_length=max((len(pairs[i][1]) for i in nonempty), default=1),
+            max_decoding_length=max((len(target) for _, target in pairs), default=1),
             max_batch_size=CPU_BATCH,
         )
-        for i, result in zip(nonempty, results, strict=True):
-            rows = result.attention[0][: len(pairs[i][1])]
-            attention[i] = np.array(rows, dtype=np.float32)
-        return attention
+        return [
+            np.array(result.attention[0][: len(target)], dtype=np.float32)
+            for result, (_, target) in zip(results, pairs, strict=True)
+        ]

@@ -122,12 +122,13 @@ class Engine(ABC):
 
     @abstractmethod
     def attention(self, pairs: Pairs, decoding: DecodingConfig) -> list[NDArray[np.float32]]:
-        """Return the cross-attention of each pair, (target pieces, source pieces)."""
+        """Return the cross-attention, (target pieces, source pieces), of pairs with a target."""
 
     def score(self, segments: Sequence[Segment], decoding: DecodingConfig) -> None:
         """Set the log-probabilities and the score of each hypothesis of the segments."""
         hypotheses = [x for segment in segments for x in segment.hypotheses]
-        rows = self.log_probs(pairs_of(segments), decoding)
+        pairs = [(segment.source, x.pieces) for segment in segments for x in segment.hypotheses]
+        rows = self.log_probs(pairs, decoding)
         for hypothesis, log_probs in zip(hypotheses, rows, strict=True):
             hypothesis.log_probs, hypothesis.log_prob = log_probs, sum(log_probs)
             if isnan(hypothesis.log_prob):
@@ -159,11 +160,6 @@ def length_penalty(decoding: DecodingConfig, length: int) -> float:
     """
     base = (5 + length) / 6 if decoding.penalty_form == "wu" else length
     return float(base**decoding.length_penalty)
-
-
-def pairs_of(segments: Iterable[Segment]) -> Pairs:
-    """Return the source and the target of each hypothesis of the segments."""
-    return [(segment.source, x.pieces) for segment in segments for x in segment.hypotheses]
 
 
 def _prefetch(items: Iterable[T], count: int) -> Iterator[T]:

@@ -163,17 +163,17 @@ class LineTranslator:
     """Total number of lines; None hides the progress bar."""
 
     def __post_init__(self) -> None:
-        self._read, self._done, self._start = 0, 0, time.monotonic()
+        self._done, self._start = 0, time.monotonic()
         self._counts: Counter[str] = Counter()
         visible = self.total is not None and self.processes.is_main
         self.bar = ProgressBar(self.total, visible=visible)
 
     def __call__(self, requests: Sequence[Request]) -> list[str]:
         """Return an output line for each request."""
+        done = self._done + len(requests)
         translations = self.translator.process(requests, self.options, advance=self._advance)
-        self._read += len(translations)
         # The search counts segments: it skips blank lines, and long lines have several segments.
-        self._advance(max(0, self._read - self._done))
+        self._advance(max(0, done - self._done))
         for translation in translations:
             self._counts["repetitions"] += translation.repeats
             self._counts["errors"] += bool(translation.error)

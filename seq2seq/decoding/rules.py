@@ -23,7 +23,6 @@ class MinLength:
     eos_id: int
 
     def __call__(self, state: BeamState, values: Tensor) -> Tensor:
-        """Return the values, with the end symbol at -inf below the minimum length."""
         if state.length > self.length:
             return values
         values = values.clone()
@@ -43,7 +42,6 @@ class Prefix:
     other_rules: Sequence[Rule] = ()
 
     def __call__(self, state: BeamState, values: Tensor) -> Tensor:
-        """Return the values, with all but the next prefix token at -inf within a prefix."""
         free_values = values
         for rule in self.other_rules:
             free_values = rule(state, free_values)
@@ -70,7 +68,6 @@ class NoRepeatNgram:
     n: int
 
     def __call__(self, state: BeamState, values: Tensor) -> Tensor:
-        """Return the values, with tokens that would repeat an n-gram at -inf."""
         if state.length < self.n:
             return values
         # (B, W, positions, n)
@@ -112,7 +109,6 @@ class RequiredTerms:
     eos_id: int
 
     def __call__(self, state: BeamState, values: Tensor) -> Tensor:
-        """Return the values, with all but W selected continuations of each sentence at -inf."""
         values = values.clone()
         for row, sentence in enumerate(state.sentences.tolist()):
             if terms := self.terms[sentence]:

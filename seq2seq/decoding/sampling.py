@@ -82,7 +82,6 @@ class Sampler:
     """Random seeds, by sentence."""
 
     def __call__(self, state: BeamState, values: Tensor) -> Tensor:
-        """Return the values, with all but the sampled token of each hypothesis at -inf."""
         seeds = [(*self.seeds[sentence], state.length) for sentence in state.sentences.tolist()]
         tokens = sample_tokens(self.sampling.restrict(values[:, 0]), seeds)[:, None, None]
         masked = torch.full_like(values, -torch.inf)

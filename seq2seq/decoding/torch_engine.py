@@ -22,7 +22,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engine import CPU_BATCH, Engine, Pairs, batches, length_penalty
 from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix, RequiredTerms, TokenTexts
 from seq2seq.decoding.sampling import Sampler, Sampling
-from seq2seq.decoding.search import Finished, Rule, beam_search
+from seq2seq.decoding.search import Rule, beam_search
 from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.devices import to_device
@@ -144,12 +144,13 @@ class TorchEngine(Engine):
             )
         except FloatingPointError:
             raise UserError(not_a_number(self.name)) from None
-        hypotheses = [list(map(self._hypothesis, sentence)) for sentence in finished]
-        starts = range(0, len(finished), copies)
-        return [list(chain(*hypotheses[start : start + copies])) for start in starts]
-
-    def _hypothesis(self, finished: Finished) -> Hypothesis:
-        return Hypothesis(self.target.pieces(finished.tokens), finished.log_prob, finished.score)
+        return [
+            [
+                Hypothesis(self.target.pieces(x.tokens), x.log_prob, x.score)
+                for x in chain(*finished[start : start + copies])
+            ]
+            for start in range(0, len(finished), copies)
+        ]
 
     def _rules(
         self, segments: Sequence[Segment], decoding: DecodingConfig, copies: int

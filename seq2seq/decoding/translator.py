@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from seq2seq.config import Config, DecodingConfig, from_tree, require_effects
-from seq2seq.data.streams import LINES_AT_ONCE
 from seq2seq.decoding.alignment import align, piece_words
-from seq2seq.decoding.engine import Advance, Engine, pairs_of
+from seq2seq.decoding.engine import Advance, Engine
 from seq2seq.decoding.engines import Engines, search_precision
 from seq2seq.decoding.segments import (
     Options,
@@ -140,9 +139,7 @@ class Translator:
         requests = make_requests(texts, prefixes, constraints, references)
         changed = changed_decoding(self.decoding, decoding)
         options = Options(nbest, scores, tokens, alignment, search, glossary)
-        translations = []
-        for start in range(0, len(requests), LINES_AT_ONCE):
-            translations += self.process(requests[start : start + LINES_AT_ONCE], options, changed)
+        translations = self.process(requests, options, changed)
         log_errors(translations)
         return translations
 
@@ -215,14 +212,15 @@ class Translator:
         """Add word alignments. The tag of the source text is not a word."""
         source_vocabulary, target_vocabulary = self.tokenizer.sentence_pieces
         tags = int(self.tag is not None)
-        attention = iter(engine.attention(pairs_of(segments), decoding))
-        for segment in segments:
+        linked = [(segment, x) for segment in segments for x in segment.hypotheses if x.pieces]
+        pairs = [(segment.source, hypothesis.pieces) for segment, hypothesis in linked]
+        attention = engine.attention(pairs, decoding)
+        for (segment, hypothesis), weights in zip(linked, attention, strict=True):
             text = self._segmenter.add_tag(segment.text)
             source_words = piece_words(text, segment.source, source_vocabulary)
-            for hypothesis in segment.hypotheses:
-                target_words = piece_words(hypothesis.text, hypothesis.pieces, target_vocabulary)
-                links = align(next(attention), source_words, target_words)
-                hypothesis.alignment = [(i - tags, j) for i, j in links if i >= tags]
+            target_words = piece_words(hypothesis.text, hypothesis.pieces, target_vocabulary)
+            links = align(weights, source_words, target_words)
+            hypothesis.alignment = [(i - tags, j) for i, j in links if i >= tags]
 
 
 def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
