@@ -21,8 +21,8 @@ def piece_words(text: str, pieces: Sequence[str], vocabulary: SentencePieces) ->
     own_pieces, starts = vocabulary.piece_starts(text)
     if own_pieces != pieces:  # the search found another segmentation
         beginnings = vocabulary.decode_pieces([pieces[:i] for i in range(len(pieces))])
-        # An incomplete character at the end is decoded as U+FFFD.
-        starts = [len(beginning.rstrip("\ufffd")) for beginning in beginnings]
+        # A beginning may end in an incomplete character, decoded as U+FFFD.
+        starts = [len(x if text.startswith(x) else x.rstrip("\ufffd")) for x in beginnings]
     return [min(bisect_right(ends, start), len(ends) - 1) for start in starts if ends]
 
 
