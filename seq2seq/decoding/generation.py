@@ -18,9 +18,6 @@ from seq2seq.model.inference import for_inference
 from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import LanguageModel
 
-SEPARATOR = "-" * 20
-"""Line between two samples."""
-
 
 class TextGenerator:
     """Generates text with a model; the command line is a thin wrapper around this."""
@@ -56,8 +53,6 @@ class TextGenerator:
         of a sample depends only on prompt, sampling, seed and sample number, up to rounding.
         """
         decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(samples)]
-        if seed < 0:
-            raise UserError(f"seed={seed} must not be negative")
         start = torch.tensor([self._start(prompt)] * samples, device=self.model.device)
         for tokens in self._tokens(start, length, sampling, seed):
             yield [
@@ -80,7 +75,7 @@ class TextGenerator:
             texts = [text + new for text, new in zip(texts, new_texts, strict=True)]
         yield "\n"
         for text in texts[1:]:
-            yield f"{SEPARATOR}\n{text}\n"
+            yield f"{'-' * 20}\n{text}\n"
 
     def _start(self, prompt: str) -> list[int]:
         """Return the ids of the prompt, or of a line feed if the prompt is empty."""

@@ -26,9 +26,7 @@ class Sampling:
     (nucleus sampling, Holtzman et al. 2020)."""
 
     def __post_init__(self) -> None:
-        checked = from_tree(DecodingConfig(), vars(self), "options", "decoding")
-        for name in vars(self):
-            object.__setattr__(self, name, getattr(checked, name))
+        from_tree(DecodingConfig(), vars(self), "options", "decoding")  # checks the values
 
     def restrict(self, logits: Tensor) -> Tensor:
         """Return logits, (R, V), divided by the temperature, with excluded tokens at -inf."""
