@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import json
 import math
@@ -219,9 +218,10 @@ def test_a_file_has_a_progress_bar_and_a_pipe_has_none(
     (tmp_path / "in").write_text("the dog\n\na house")
     with gzip.open(tmp_path / "in.gz", "wb") as stream:
         stream.write(b"the dog\n")
-    files = [str(tmp_path / "in"), str(tmp_path / "in.gz")]
+    files = [tmp_path / "in", tmp_path / "in.gz"]
     assert count_lines(files) == 4 and count_lines([]) is None
-    main(["translate", str(run), *files, "-o", str(tmp_path / "out"), "--batch-tokens", "1"])
+    options = ["-o", str(tmp_path / "out"), "--batch-tokens", "1"]
+    main(["translate", str(run), *map(str, files), *options])
     assert len(shown) > 3 and shown[-1].startswith("4 of 4 lines")
     assert "lines/s" in shown[-1]
     assert b"lines" not in seq2seq("translate", run, stdin=b"the dog\n").stderr
@@ -268,11 +268,6 @@ def test_an_output_is_replaced_when_it_is_complete(run: Path, tmp_path: Path) ->
     assert "new.part would be overwritten" in error("translate", run, part, "-o", tmp_path / "new")
     full = "/dev/full cannot be written: No space left on device"
     assert full in error("translate", run, one, "-o", "/dev/full")
-    with (tmp_path / ".new.lock").open("a") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        assert "new is being written by another process" in error(
-            "translate", run, one, "-o", tmp_path / "new"
-        )
     assert one.read_text() == part.read_text() == "a\n"
     (tmp_path / "bad").write_bytes(b"a\n\xff\n")
     assert "line 2: not UTF-8" in error("translate", run, tmp_path / "bad", "-o", two)
@@ -285,7 +280,7 @@ def test_an_output_is_replaced_when_it_is_complete(run: Path, tmp_path: Path) ->
     [
         ["train", "RUN", "--run", ""],
         ["translate", ""],
-        ["generate", "RUN", "--samples", 10**30],
+        ["generate", "RUN", "--samples", 0],
         ["nothing"],
         ["score", "--what", "a", "b"],
         [],

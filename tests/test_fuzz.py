@@ -60,7 +60,7 @@ def test_any_bytes(
     (folder / "in").write_bytes(data)
     process_streams(
         translator.translate,
-        [str(folder / "in")],
+        [folder / "in"],
         folder / "out",
         errors="replace",
         processes=Processes(),
@@ -81,7 +81,7 @@ def test_a_line_of_a_hundred_thousand_characters(
     (folder / "long").write_text(f"{text}\ndog\n")
     process_streams(
         make_translator(max_factor=0.0).translate,
-        [str(folder / "long")],
+        [folder / "long"],
         folder / "out",
         processes=Processes(),
     )

@@ -25,7 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # in any locale
+        # In any locale; a prompt may contain bytes that are not UTF-8.
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     choose_threads()
     logging.basicConfig(handlers=[_StandardError()], format="%(message)s", level=logging.WARNING)
     logging.getLogger("seq2seq").setLevel(logging.INFO)

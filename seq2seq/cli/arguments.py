@@ -10,14 +10,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 from seq2seq import __version__
 from seq2seq.cli import commands
-from seq2seq.cli.parser import (
-    Parser,
-    count,
-    minutes,
-    path,
-    up_to,
-    weight,
-)
+from seq2seq.cli.parser import Parser, count, minutes, path, weight
 from seq2seq.config import DecodingConfig
 from seq2seq.errors import did_you_mean
 from seq2seq.planning.sizes import SIZES
@@ -40,15 +33,10 @@ SEARCH_HELP = {
     "batch_tokens": "batch size: source tokens times beam width",
 }
 EXPORT_FORMATS = "ctranslate2", "huggingface", "argos"
-QUANTIZATIONS = (
-    *("int8", "int8_float32", "int8_float16", "int8_bfloat16"),
-    *("int16", "float16", "bfloat16", "float32"),
-)
+INTEGERS = "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16"
+QUANTIZATIONS = *INTEGERS, "float16", "bfloat16", "float32"
 """Data types in which CTranslate2 stores weights."""
-TOKENIZERS = (
-    *("13a", "intl", "none", "char", "zh", "ja-mecab", "ko-mecab"),
-    *("flores101", "flores200"),
-)
+TOKENIZERS = ["13a", "intl", "none", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200"]
 """Tokenizers of sacreBLEU for BLEU."""
 METRICS = "bleu", "chrf", "chrf++", "ter", "spbleu"
 
@@ -136,7 +124,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--top-k", type=int, metavar="K", help="sample from the K most probable tokens")
     add("--top-p", type=float, metavar="P", help="nucleus sampling with total probability P")
     add("--seed", type=int, metavar="N", help="random seed (different each time)")
-    add("--samples", type=up_to(10_000), default=1, metavar="N", help="number of texts (1)")
+    add("--samples", type=count, default=1, metavar="N", help="number of texts (1)")
 
     classify = command("classify", "classify lines of text: LABEL<TAB>PROBABILITY")
     _add_run(classify)
@@ -150,10 +138,8 @@ def make_parser() -> argparse.ArgumentParser:
     others = "files or runs to compare with HYP"
     add("--against", type=path, nargs="+", default=[], metavar="HYP", help=others)
     _add_test_data(score)
-    differ = (
-        "show scores by length, and the N lines that the second system improves or worsens most"
-    )
-    add("--lines", type=up_to(10_000, 0), metavar="N", help=differ)
+    differ = "show scores by length, and the N lines where the second system differs most"
+    add("--lines", type=count, metavar="N", help=differ)
     add_scores = partial(add, "--line-scores", nargs="+", action="append", default=[])
     numbers = "scores of another metric (COMET, MetricX): a file per system, a number per line"
     add_scores(metavar=("NAME", "FILE"), help=numbers)
@@ -174,31 +160,22 @@ def make_parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print one JSON object")
 
     add = command("runs", "list runs with their status, scores and recipes").add_argument
-    default = [Path("runs")]
-    add(
-        "folders",
-        type=path,
-        nargs="*",
-        default=default,
-        metavar="DIR",
-        help="runs, or folders of runs (runs)",
-    )
+    folders = "runs, or folders of runs (runs)"
+    add("folders", type=path, nargs="*", default=[Path("runs")], metavar="DIR", help=folders)
     add("--json", action="store_true", help="print a JSON list")
 
     average = command("average", "average the weights of checkpoints of a run")
     average.add_argument("run", type=path, metavar="RUN", help="run directory")
-    which = average.add_mutually_exclusive_group()
-    which.add_argument("--last", type=count, default=5, metavar="N", help="last N checkpoints (5)")
-    which.add_argument("--best", type=count, metavar="N", help="best N checkpoints")
-    average.add_argument(
-        "-o", "--output", type=path, required=True, metavar="DIR", help="new folder"
-    )
+    add = average.add_mutually_exclusive_group().add_argument
+    add("--last", type=count, default=5, metavar="N", help="last N checkpoints (5)")
+    add("--best", type=count, metavar="N", help="best N checkpoints")
+    _add_new_folder(average)
 
     export = command("export", "export a model to the format of another program")
     _add_run(export)
     add = export.add_argument
     add("--to", required=True, choices=EXPORT_FORMATS, help="format (docs/export.md)")
-    add("-o", "--output", type=path, required=True, metavar="DIR", help="new folder")
+    _add_new_folder(export)
     add("--quantization", choices=QUANTIZATIONS, help="for ctranslate2 and argos (float32)")
 
     add = command("report", "write an HTML page about runs: curves, data, samples").add_argument
@@ -221,17 +198,21 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", metavar="NAME", help="step_N, last or averaged (best)")
 
 
+def _add_new_folder(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("-o", "--output", type=path, required=True, metavar="DIR", help="new folder")
+
+
 def _add_batch_tokens(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--batch-tokens", type=count, metavar="N", help="batch size in tokens (the recipe's)"
-    )
+    size = "batch size in tokens (the recipe's)"
+    parser.add_argument("--batch-tokens", type=count, metavar="N", help=size)
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("input and output")
     add = group.add_argument
     several = "write the N best translations: SCORE<TAB>LOG_PROB<TAB>TEXT, repeated on one line"
-    add("--nbest", type=up_to(10_000), default=1, metavar="N", help=several)
+    add("--nbest", type=count, default=1, metavar="N", help=several)
     add("--alignment", action="store_true", help="add a column of word alignments, such as 0-0 1-2")
     form = group.add_mutually_exclusive_group().add_argument
     form("--scores", action="store_true", help="write SCORE<TAB>LOG_PROB<TAB>TEXT")
@@ -275,7 +256,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("files", nargs="*", metavar="FILE", help="input (standard input)")
+    add("files", type=path, nargs="*", metavar="FILE", help="input (standard input)")
     add("-o", "--output", type=path, metavar="FILE", help="output (standard output)")
     invalid = "invalid UTF-8 input: stop, or replace invalid bytes (strict)"
     add("--errors", choices=["strict", "replace"], default="strict", help=invalid)

@@ -13,14 +13,13 @@ import secrets
 import sys
 from dataclasses import fields
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seq2seq.errors import UserError, named_output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from seq2seq.evaluation.rerank import NBest
     from seq2seq.processes import Processes
@@ -31,9 +30,7 @@ logger = logging.getLogger(__name__)
 def _print(result: object, end: str = "\n") -> None:
     """Print and flush a result; raises UserError if it cannot be written."""
     with named_output("standard output"):
-        # A prompt may contain bytes that are not UTF-8.
-        sys.stdout.buffer.write(f"{result}{end}".encode("utf-8", "surrogateescape"))
-        sys.stdout.buffer.flush()
+        print(result, end=end, flush=True)
 
 
 def new(options: argparse.Namespace) -> None:
@@ -134,10 +131,9 @@ def _on_files(
     from seq2seq.data.streams import process_streams
     from seq2seq.processes import LONG_TIMEOUT, Processes
 
-    files = [Path(file) for file in options.files]
-    _require_writable(options.output, options, files)
+    _require_writable(options)
     processes = Processes.join(LONG_TIMEOUT, needs_torch=needs_torch)
-    require_files(files)
+    require_files(options.files)
     return processes, partial(
         process_streams,
         files=options.files,
@@ -147,16 +143,15 @@ def _on_files(
     )
 
 
-def _require_writable(
-    output: Path | None, options: argparse.Namespace, also_read: Iterable[Path] = ()
-) -> None:
+def _require_writable(options: argparse.Namespace) -> None:
     """Raise UserError if the output is not writable or would overwrite another file.
 
-    Protected are the files of runs and models, files named by options, and `also_read`.
+    Protected are standard input, the files of runs and models, and files that options name.
     """
     from seq2seq.files import require_writable
     from seq2seq.model.saved import require_outside_of_runs
 
+    output = options.output
     if output is None:
         return
     require_outside_of_runs(output)
@@ -165,7 +160,7 @@ def _require_writable(
     prefix = Path(getattr(options, "data", None) or "/")
     data = prefix.parent.glob(f"{glob.escape(prefix.name)}*") if prefix.name else ()
     inputs = [path for path in (*values, *items, *data) if isinstance(path, Path)]
-    require_writable(output, [*inputs, *also_read])
+    require_writable(output, [*inputs, Path("/dev/stdin")])
 
 
 def rerank(options: argparse.Namespace) -> None:
@@ -271,9 +266,8 @@ def evaluate(options: argparse.Namespace) -> None:
     """Evaluate a model on a split or on other files."""
     from seq2seq.evaluation.evaluate import evaluate_run, metrics_text
     from seq2seq.processes import Processes
-    from seq2seq.training.records import corpus_files
 
-    _require_writable(options.output, options, corpus_files(options.run))
+    _require_writable(options)
     processes = Processes.join()
     metrics = evaluate_run(
         options.run,
@@ -305,7 +299,6 @@ def runs(options: argparse.Namespace) -> None:
 
 def average(options: argparse.Namespace) -> None:
     """Average the weights of checkpoints of a run."""
-    from seq2seq.files import exclusive
     from seq2seq.model.directory import average_models
     from seq2seq.model.saved import require_new_folder
     from seq2seq.training.run_directory import RunDirectory
@@ -313,8 +306,7 @@ def average(options: argparse.Namespace) -> None:
     require_new_folder(options.output)
     folders = RunDirectory(options.run).models_to_average(options.last, options.best)
     logger.info("averaging %s", ", ".join(folder.name for folder in folders))
-    with exclusive(options.output):
-        average_models(folders, options.output)
+    average_models(folders, options.output)
     _print(options.output)
 
 
@@ -336,11 +328,9 @@ def report(options: argparse.Namespace) -> None:
     """Write an HTML page about runs."""
     from seq2seq.processes import Processes
     from seq2seq.report.report import write_report
-    from seq2seq.training.records import corpus_files
 
     options.output = options.output or Path("report.html")
-    corpora = chain.from_iterable(map(corpus_files, options.runs))
-    _require_writable(options.output, options, corpora)
+    _require_writable(options)
     processes = Processes.join()
     if processes.is_main:  # more processes would not be faster
         write_report(options.runs, options.output, device=processes.device, quick=options.quick)

@@ -9,13 +9,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from seq2seq.data.lines import open_bytes, read_lines, require_files
+from seq2seq.data.lines import open_bytes, read_lines
 from seq2seq.errors import UserError, named_output
-from seq2seq.files import output_file, require_writable
+from seq2seq.files import output_file
 from seq2seq.processes import Processes
 
 READ_BYTES = 1 << 16
-_STANDARD_INPUT = Path("/dev/stdin")
 LINES_AT_ONCE = 10_000
 """Approximate number of lines that are processed together."""
 
@@ -48,7 +47,7 @@ def available_lines(stream: Any) -> Iterator[list[bytes]]:
 
 def process_streams(
     function: LineFunction,
-    files: Sequence[str],
+    files: Sequence[Path],
     output: Path | None,
     *,
     errors: str = "strict",
@@ -65,12 +64,8 @@ def process_streams(
         while (block := processes.broadcast(None)) is not None:
             map_sharded(function, block, processes)
         return
-    paths = [Path(name) for name in files]
-    require_files(paths)
-    if output:
-        require_writable(output, paths or [_STANDARD_INPUT])
     with output_file(output) if output else nullcontext(sys.stdout.buffer) as sink:
-        for path in paths or (None,):
+        for path in files or (None,):
             for block in _blocks(path, errors, read):
                 lines = map_sharded(function, processes.broadcast(block), processes)
                 with named_output(output or "standard output"):
@@ -112,13 +107,12 @@ def _blocks(path: Path | None, errors: str, read: LineReader) -> Iterator[list[A
             first += len(part)
 
 
-def count_lines(files: Sequence[str]) -> int | None:
+def count_lines(files: Sequence[Path]) -> int | None:
     """Return the number of lines of files; None if not all are regular files."""
-    paths = [Path(name) for name in files]
-    if not paths or not all(path.is_file() for path in paths):
+    if not files or not all(path.is_file() for path in files):
         return None
     count = 0
-    for path in paths:
+    for path in files:
         with open_bytes(path) as stream:
             count += sum(1 for _ in stream)
     return count
