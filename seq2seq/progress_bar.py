@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from types import TracebackType
 from typing import Any
@@ -16,21 +15,17 @@ SECONDS_BETWEEN_LINES = 30
 logger = logging.getLogger(__name__)
 
 
-def on_terminal() -> bool:
-    """Return whether standard error is a terminal that supports drawing, despite `FORCE_COLOR`."""
-    return sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
-
-
 class ProgressBar:
     """Progress bar with a text. Use it in a `with` statement."""
 
     def __init__(self, total: float | None, *, visible: bool = True, wait: bool = True) -> None:
         """total: amount of work in any unit, or None. wait: log the first line after 30 s."""
+        console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
-            console=Console(stderr=True),
-            disable=not (visible and on_terminal()),
+            console=console,
+            disable=not (visible and console.is_interactive),
             transient=True,
         )
         self._task = self._bar.add_task("", total=total)
