@@ -7,12 +7,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from seq2seq.decoding.classification import TextClassifier
-    from seq2seq.decoding.generation import TextGenerator
-    from seq2seq.decoding.sampling import Sampling
-    from seq2seq.decoding.terms import Glossary
-    from seq2seq.decoding.translator import Translation, Translator
-    from seq2seq.errors import UserError
+    from seq2seq.decoding.classification import TextClassifier as TextClassifier
+    from seq2seq.decoding.generation import TextGenerator as TextGenerator
+    from seq2seq.decoding.sampling import Sampling as Sampling
+    from seq2seq.decoding.terms import Glossary as Glossary
+    from seq2seq.decoding.translator import Translation as Translation
+    from seq2seq.decoding.translator import Translator as Translator
+    from seq2seq.errors import UserError as UserError
 
 _MODULES = {
     "Glossary": "decoding.terms",
@@ -24,16 +25,7 @@ _MODULES = {
     "UserError": "errors",
 }
 __version__ = "0.1.0"
-__all__ = [
-    "Glossary",
-    "Sampling",
-    "TextClassifier",
-    "TextGenerator",
-    "Translation",
-    "Translator",
-    "UserError",
-    "__version__",
-]
+__all__ = [*_MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> object:
