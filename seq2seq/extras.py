@@ -9,7 +9,6 @@ from packaging.version import Version
 from seq2seq.errors import UserError
 
 OLDEST = {
-    "argostranslate": "1.9",
     "babel": "2.12",
     "ctranslate2": "4.8",
     "tensorboard": "2.14",
