@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import math
 import types
 import typing
@@ -26,11 +27,8 @@ EXPECTED = {
 
 def to_tree(config: Any) -> dict[str, Any]:
     """Return a dataclass as plain dictionaries and lists."""
-    return dataclasses.asdict(config, dict_factory=_with_lists)
-
-
-def _with_lists(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in items}
+    tree: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))  # without tuples
+    return tree
 
 
 def from_tree(default: T, tree: Any, where: str, prefix: str = "") -> T:
