@@ -101,7 +101,8 @@ def _blocks(path: Path | None, errors: str, read: LineReader) -> Iterator[list[A
                 for number, line in enumerate(lines, start=first):
                     block.append(read(line, f"{name}, line {number}"))
             except UserError:
-                yield block
+                if block:
+                    yield block
                 raise
             yield block
             first += len(part)

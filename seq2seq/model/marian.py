@@ -30,12 +30,10 @@ DEFAULT_LENGTH = 512
 """Maximum length in tokens if a model does not specify it."""
 
 _RENAMED = (
-    ("encoder.norm.", "model.encoder.layer_norm."),
-    ("decoder.norm.", "model.decoder.layer_norm."),
-    ("encoder.layers.", "model.encoder.layers."),
-    ("decoder.layers.", "model.decoder.layers."),
-    ("encoder.positions.", "model.encoder.embed_positions."),
-    ("decoder.positions.", "model.decoder.embed_positions."),
+    ("encoder.", "model.encoder."),
+    ("decoder.", "model.decoder."),
+    (".norm.", ".layer_norm."),
+    (".positions.", ".embed_positions."),
     ("self_attention_norm", "self_attn_layer_norm"),
     ("cross_attention_norm", "encoder_attn_layer_norm"),
     ("feed_forward_norm", "final_layer_norm"),
