@@ -18,6 +18,7 @@ from seq2seq.data.bpe_dropout import BPEDropout
 from seq2seq.data.packing import Batch, add_bos, collate, context_window_batch, pack, truncate
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.store import Ids
+from seq2seq.data.vocabulary import Vocabulary
 from seq2seq.errors import UserError
 
 IdsPair = tuple[Ids, Ids]
@@ -90,11 +91,25 @@ class Pairs(Examples):
         sources, targets = self.store.pairs(numbers)
         if self._bpe_dropout:
             random = generators(positions, seed=seed, epoch=epoch)
-            source_dropout = self._dropout(self.tokenizer.source)
-            target_dropout = self._dropout(self.tokenizer.target)
-            sources = resample(sources, source_dropout, random, self.longest - 1)
-            targets = resample(targets, target_dropout, random, self.longest - 1)
+            sources = self._resample(sources, self.tokenizer.source, random, self.longest - 1)
+            targets = self._resample(targets, self.tokenizer.target, random, self.longest - 1)
         return list(zip(sources, targets, strict=True))
+
+    def _resample(
+        self,
+        rows: Sequence[Ids],
+        vocabulary: Vocabulary,
+        random: Sequence[np.random.Generator],
+        longest: int,
+    ) -> list[Ids]:
+        """Segment texts again with BPE-dropout.
+
+        A row that would exceed `longest` tokens is not changed: the memory dry run and learned
+        positions are limited to that length.
+        """
+        dropout = self._dropout(vocabulary)
+        dropped = [dropout(row, generator) for row, generator in zip(rows, random, strict=True)]
+        return [new if len(new) <= longest else row for new, row in zip(dropped, rows, strict=True)]
 
     def sizes(self, examples: Sequence[IdsPair]) -> Sequence[Lens]:
         return [np.array([len(row) + 1 for row in rows]) for rows in zip(*examples, strict=True)]
@@ -132,8 +147,7 @@ class LabelledTexts(Pairs):
         texts = [truncate(text, self.context - 1) for text in texts]
         if self._bpe_dropout:
             random = generators(positions, seed=seed, epoch=epoch)
-            dropout = self._dropout(self.tokenizer.source)
-            texts = resample(texts, dropout, random, 2 * self.context)
+            texts = self._resample(texts, self.tokenizer.source, random, 2 * self.context)
             texts = [truncate(text, self.context - 1) for text in texts]
         return list(zip(texts, labels, strict=True))
 
@@ -159,21 +173,6 @@ def generators(positions: Order, *, seed: int, epoch: int) -> list[np.random.Gen
         )
         for position in positions.tolist()
     ]
-
-
-def resample(
-    rows: Sequence[Ids],
-    dropout: BPEDropout,
-    random: Sequence[np.random.Generator],
-    longest: int,
-) -> list[Ids]:
-    """Segment texts again with BPE-dropout.
-
-    A row that would exceed `longest` tokens is not changed: the memory dry run and learned
-    positions are limited to that length.
-    """
-    dropped = [dropout(row, generator) for row, generator in zip(rows, random, strict=True)]
-    return [new if len(new) <= longest else row for new, row in zip(dropped, rows, strict=True)]
 
 
 @dataclass(kw_only=True)

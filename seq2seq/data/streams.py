@@ -81,10 +81,8 @@ def map_sharded(function: LineFunction, lines: Sequence[Any], processes: Process
         return function(lines)
     by_length = sorted(range(len(lines)), key=lambda index: len(lines[index]))
     shard = function([lines[by_length[i]] for i in processes.shard(len(lines))])
-    results = [""] * len(lines)
-    for index, line in zip(by_length, processes.all_gather(shard), strict=True):
-        results[index] = line
-    return results
+    results = dict(zip(by_length, processes.all_gather(shard), strict=True))
+    return [results[index] for index in range(len(lines))]
 
 
 def _blocks(path: Path | None, errors: str, read: LineReader) -> Iterator[list[Any]]:

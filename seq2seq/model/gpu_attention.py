@@ -7,7 +7,6 @@ import inspect
 import logging
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,14 +54,9 @@ def varlen_kernel() -> Kernel | None:
         kernel = importlib.import_module("torch.nn.attention.varlen").varlen_attn
     except (ImportError, AttributeError):
         return None
-    has_window = "window_size" in inspect.signature(kernel).parameters
-
-    def attend_varlen(*arguments: Any, causal: bool) -> Tensor:
-        if has_window:
-            return kernel(*arguments, window_size=(-1, 0 if causal else -1))
-        return kernel(*arguments, is_causal=causal)  # torch 2.10
-
-    return attend_varlen
+    if "window_size" not in inspect.signature(kernel).parameters:  # torch 2.10
+        return lambda *arguments, causal: kernel(*arguments, is_causal=causal)
+    return lambda *arguments, causal: kernel(*arguments, window_size=(-1, 0 if causal else -1))
 
 
 @cache

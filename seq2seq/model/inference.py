@@ -35,13 +35,10 @@ def choose_precision(precision: DecodingPrecision, device: torch.device) -> Prec
 class CastLinear(nn.Module):
     """Linear layer with weights and input cast to `dtype`."""
 
-    weight: Tensor
-    bias: Tensor | None
-
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         super().__init__()
-        self.register_buffer("weight", weight.detach().to(dtype))
-        self.register_buffer("bias", None if bias is None else bias.detach().to(dtype))
+        self.weight = weight.detach().to(dtype)
+        self.bias = None if bias is None else bias.detach().to(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., in) to (..., out)."""

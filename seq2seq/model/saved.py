@@ -33,11 +33,10 @@ RUN_NAMES = (*RUN_FILES, *MODEL_LINKS, "checkpoints", "kept")
 
 def find_model(run: Path, checkpoint: str | None = None) -> Path:
     """Return `run` itself if it is a model directory, else the named checkpoint, best, or last."""
+    tried = [run, run / "best", run / "last"]
     if checkpoint is not None:
         # Relative to the run: an absolute path would load one model for every run of an ensemble.
         tried = [folder / checkpoint.lstrip("/") for folder in (run, run / "checkpoints")]
-    else:
-        tried = [run, run / "best", run / "last"]
     for folder in tried:
         if _is_model(folder):
             return folder
