@@ -151,10 +151,11 @@ def test_no_sentence_is_lost_or_repeated_when_the_batch_size_changes(
     step = Trainer.update
 
     def noted(trainer: Trainer, update: Update) -> None:
-        order = trainer.data.examples.order(trainer.data.seed, update.epoch)
-        numbers = order[update.offset : update.offset + update.num_sentences]
-        used.setdefault(update.epoch, []).extend(numbers.tolist())
-        orders[update.epoch] = order.tolist()
+        epoch, offset = trainer.state.epoch, trainer.state.offset
+        order = trainer.data.examples.order(trainer.data.seed, epoch).tolist()
+        end = update.offset if update.epoch == epoch else len(order)
+        used.setdefault(epoch, []).extend(order[offset:end])
+        orders[epoch] = order
         step(trainer, update)
 
     monkeypatch.setattr(Trainer, "update", noted)

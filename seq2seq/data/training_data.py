@@ -23,14 +23,12 @@ T = TypeVar("T")
 class Update:
     """One process's shard of an update."""
 
-    epoch: int
-    offset: int
-    """Number of examples of the epoch before this update."""
-    num_sentences: int
-    """Number of examples over all processes."""
-    ends_epoch: bool
     batches: list[Batch]
     """Micro-batches, at least one."""
+    epoch: int
+    """Epoch of the next update."""
+    offset: int
+    """Number of examples of this epoch before the next update."""
 
     @property
     def num_labels(self) -> int:
@@ -62,12 +60,12 @@ class TrainingData:
         while True:
             order = self.examples.order(self.seed, epoch)
             for numbers in updates(order, self.examples.lens(order), self.batch_tokens, offset):
-                end = offset + len(numbers)
-                yield self.load(numbers, epoch, offset, ends_epoch=end == len(order))
-                offset = end
+                batches, offset = self.load(numbers, epoch, offset), offset + len(numbers)
+                following = (epoch, offset) if offset < len(order) else (epoch + 1, 0)
+                yield Update(batches, *following)
             epoch, offset = epoch + 1, 0  # the epoch may have become shorter than `offset`
 
-    def load(self, numbers: Order, epoch: int, offset: int, *, ends_epoch: bool) -> Update:
+    def load(self, numbers: Order, epoch: int, offset: int) -> list[Batch]:
         """Read this process's shard of an update and make its micro-batches."""
         indices = shard(self.examples.lens(numbers), self.process, self.num_processes)
         load = partial(self.examples.load, seed=self.seed, epoch=epoch)
@@ -79,7 +77,7 @@ class TrainingData:
             batches = [replace(first, num_labels=0)]
         if self.pin_memory:
             batches = [batch.map(Tensor.pin_memory) for batch in batches]  # for asynchronous copies
-        return Update(epoch, offset, len(numbers), ends_epoch, batches)
+        return batches
 
 
 def prefetched(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:

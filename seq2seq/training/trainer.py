@@ -155,9 +155,7 @@ class Trainer:
         result = self.updater.update(update.batches, int(labels), lr)
         state.step += 1
         self.results.add(result, int(labels), int(tokens), lr)
-        state.epoch, state.offset = update.epoch, update.offset + update.num_sentences
-        if update.ends_epoch:
-            state.epoch, state.offset = update.epoch + 1, 0
+        state.epoch, state.offset = update.epoch, update.offset
         self._synchronize()
         self.directory.check()
 
