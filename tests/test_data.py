@@ -225,7 +225,7 @@ def test_a_changed_tokenizer_is_an_error(folder: Path) -> None:
     first = prepare(config_for(folder))
     other = prepare(config_for(folder, "tokenizer.vocab_size=330"))
     shutil.copy(other.folder / "tokenizer.model", first.folder / "tokenizer.model")
-    with pytest.raises(UserError, match="is not the one that its data were made with"):
+    with pytest.raises(UserError, match="tokenizer has changed; delete the folder"):
         prepare(config_for(folder))
 
 

@@ -32,19 +32,16 @@ class PreparedData:
     def load(cls, folder: Path, split: str | None = None) -> PreparedData:
         """Open a prepared folder and verify checksums; split: verify only this split's files."""
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        tokenizer = Tokenizer.load(folder)
-        if tokenizer.checksum != manifest["tokenizer"]:
-            raise UserError(
-                f"the tokenizer in {folder} is not the one that its data were made with; "
-                "delete the folder to prepare it again"
-            )
-        data = cls(folder, tokenizer, manifest)
+        data = cls(folder, Tokenizer.load(folder), manifest)
+        changed = ["tokenizer"] if data.tokenizer.checksum != manifest["tokenizer"] else []
         for name in data.facts(split)["files"] if split else manifest["sha256"]:
             path = folder / name
             if not path.exists() or sha256_of(path) != manifest["sha256"][name]:
-                raise UserError(
-                    f"{path} has changed since it was prepared; delete {folder} to prepare it again"
-                )
+                changed.append(name)
+        if changed:
+            raise UserError(
+                f"{folder}: {changed[0]} has changed; delete the folder to prepare it again"
+            )
         return data
 
     def facts(self, split: str) -> dict[str, Any]:

@@ -45,10 +45,7 @@ class Tokenizer:
 
     @cached_property
     def shared(self) -> bool:
-        """Whether both vocabularies have equal ids, so that they can share one embedding.
-
-        They may still segment texts differently.
-        """
+        """Whether both vocabularies have equal ids, so that they can share one embedding."""
         source, target = self.source, self.target
         if isinstance(source, MarianPieces) and isinstance(target, MarianPieces):
             return source.ids == target.ids
