@@ -10,7 +10,6 @@ from typing import Any
 
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.base import Score as MetricScore
-from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 from sacrebleu.significance import Result as TestResult
 
@@ -21,7 +20,6 @@ from seq2seq.evaluation.metrics import (
     NAMES,
     Score,
     make_metric,
-    named_score,
     sacrebleu_errors,
     score_by,
 )
@@ -161,10 +159,7 @@ def compare(
             bootstraps, randomizations = _tests(metric, texts, references)
             for i, lines in enumerate(texts):
                 bootstrap = bootstraps[i]
-                if bootstrap.ci is None or isinstance(metric, BLEU):  # for its n-gram precisions
-                    score = score_by(metric, key, lines, references)
-                else:
-                    score = named_score(metric, key, bootstrap.score)
+                score = score_by(metric, key, lines, references)
                 interval = None if bootstrap.ci is None else float(bootstrap.ci)
                 scores[i].append(replace(score, interval=interval))
                 if i == 0:

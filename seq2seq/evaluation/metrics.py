@@ -94,13 +94,8 @@ def score_by(
     """Return the corpus-level score of hypotheses in one metric."""
     result = metric.corpus_score(hypotheses, references)
     details = str(result) if isinstance(metric, BLEU) else ""
-    return named_score(metric, key, result.score, details)
-
-
-def named_score(metric: Any, key: str, value: float, details: str = "") -> Score:
-    """Return a score with the metric's name and, for sacreBLEU metrics, the signature."""
     signature = str(metric.get_signature()) if key in NAMES else ""
-    return Score(key, NAMES.get(key) or metric.name, value, details, signature)
+    return Score(key, NAMES.get(key) or metric.name, result.score, details, signature)
 
 
 def require_aligned(
