@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import logits_of, make_language_model
 from sacrebleu import sentence_bleu, sentence_chrf
 
 from seq2seq import Translator
+from seq2seq.config import TASKS
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Alphabet
+from seq2seq.decoding.generation import TextGenerator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.rerank import (
     NBest,
     Reranker,
     best_text,
     expected_utility,
+    log_prob_of_text,
     read_nbest,
 )
+from seq2seq.model.directory import save_model, snapshot
 
 TEXTS = ["the cat sat on the mat", "the cat sat on a mat", "a dog ran off", "the cat sat on a mat"]
 
@@ -132,6 +140,23 @@ def test_a_line_with_an_error_stays() -> None:
     assert reranked == {"error": "too long"} and best_text(reranked) == ""
 
 
+def language_model(folder: Path) -> Path:
+    """Save a language model of the letters a to j."""
+    model, letters = make_language_model(context=8), Alphabet("abcdefghij \n")
+    config = replace(TASKS["language_model"].defaults, model=model.config)
+    save_model(folder, snapshot(model), Tokenizer(letters, letters), config)
+    return folder
+
+
+def test_a_language_model_scores_lines(tmp_path: Path) -> None:
+    generator = TextGenerator.load(language_model(tmp_path), device="cpu")
+    [ids] = generator.tokenizer.target.encode(["\nabba\n"])
+    log_probs = logits_of(generator.model, ids).log_softmax(-1)
+    expected = sum(float(log_probs[t, ids[t + 1]]) for t in range(len(ids) - 1)) / (len(ids) - 1)
+    assert log_prob_of_text(generator, "abba") == pytest.approx(expected, abs=1e-5)
+    assert math.isfinite(log_prob_of_text(generator, "abcdefghij" * 5))
+
+
 def test_a_backward_model_scores_the_source(
     make_translator: Callable[..., Translator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +175,14 @@ def test_a_backward_model_scores_the_source(
         Reranker({}, backward=Path("x"))([NBest({"nbest": nbest}, "x, line 1")])
 
 
+def reranked_all_but_the_second(
+    reranker: Reranker, lists: list[dict[str, Any]], feature: str
+) -> None:
+    lines = [NBest(fields, f"x, line {number}") for number, fields in enumerate(lists, start=1)]
+    first, second = reranker(lines)
+    assert feature in first["nbest"][0] and second == lists[1]
+
+
 def test_a_line_that_is_too_long_for_the_backward_model_is_left_as_it_is(
     make_translator: Callable[..., Translator],
     monkeypatch: pytest.MonkeyPatch,
@@ -161,10 +194,20 @@ def test_a_line_that_is_too_long_for_the_backward_model_is_left_as_it_is(
         {"text": "ein Haus", "nbest": [{"text": text, "score": 0.0} for text in ("a", target)]}
         for target in ("tree", "the dog " * 30)
     ]
-    lines = [NBest(fields, f"x, line {number}") for number, fields in enumerate(lists, start=1)]
-    first, second = Reranker({}, backward=Path("x"))(lines)
-    assert "backward" in first["nbest"][0] and second == lists[1]
-    assert "x, line 2: not reranked: too long" in caplog.text
+    reranked_all_but_the_second(Reranker({}, backward=Path("x")), lists, "backward")
+    assert "x, line 2: not reranked: a candidate is too long" in caplog.text
+
+
+def test_a_line_that_the_language_model_cannot_read_is_left_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lists = [
+        {"nbest": [{"text": text, "score": 0.0} for text in texts]}
+        for texts in (("ab", "cd"), ("ab", "xyz"))
+    ]
+    reranker = Reranker({}, language_model=language_model(tmp_path), device="cpu")
+    reranked_all_but_the_second(reranker, lists, "lm")
+    assert "x, line 2: not reranked: the character 'x'" in caplog.text
 
 
 def test_fields_of_candidates_are_not_those_of_the_line() -> None:

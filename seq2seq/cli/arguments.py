@@ -109,9 +109,10 @@ def make_parser() -> argparse.ArgumentParser:
     add = rerank.add_argument
     add("--mbr", choices=["bleu", "chrf"], help="minimum Bayes risk with this metric")
     add("--backward", type=path, metavar="RUN", help="translation model in the reverse direction")
+    add("--lm", type=path, metavar="RUN", help="language model of the target language")
     repeated = partial(add, action="append", default=[])
     repeated("--field", metavar="NAME", help="numeric field of the candidates; may be repeated")
-    weights = "weight of score, mbr, backward or a field (1; score: 0 with --mbr or --field)"
+    weights = "weight of score, mbr, backward, lm or a field (1; score: 0 with --mbr or --field)"
     repeated("--weight", type=weight, metavar="NAME=X", help=weights)
     add("--text", action="store_true", help="write the best translations as text instead of JSON")
 

@@ -173,6 +173,7 @@ def rerank(options: argparse.Namespace) -> None:
         dict(options.weight),
         utility=options.mbr,
         backward=options.backward,
+        language_model=options.lm,
         fields=options.field,
         device=processes.device,
     )

@@ -1,4 +1,4 @@
-"""Rerank n-best lists: minimum Bayes risk, backward model, external scores."""
+"""Rerank n-best lists: minimum Bayes risk, backward model, language model, external scores."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
+import numpy as np
+import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from seq2seq.data.json_objects import read_object
+from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.lines import CANDIDATE_FIELDS, RESULT_FIELDS
 from seq2seq.decoding.segments import Options, Request
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
+from seq2seq.evaluation.evaluators import text_nll, windows_of
 
 Utility = Literal["bleu", "chrf"]
 
@@ -86,6 +90,18 @@ def expected_utility(texts: Sequence[str], utility: Utility) -> list[float]:
     return [fmean(score(text, reference) for reference in texts) for text in texts]
 
 
+def log_prob_of_text(generator: TextGenerator, text: str) -> float:
+    """Return the log-probability per token, in nats, of a line of text after a newline."""
+    [ids] = generator.tokenizer.target.encode([f"\n{text}\n"])
+    tokens = np.array(ids)
+    context = generator.model.config.context
+    nll = 0.0
+    for start, count in windows_of(len(tokens), context, max(1, context // 2)):
+        row = tokens[None, start : start + context + 1]
+        nll += text_nll(generator.model, row, torch.tensor([count]))[0]
+    return -nll / (len(tokens) - 1)
+
+
 class Reranker:
     """Sorts n-best lists by a weighted sum of features."""
 
@@ -95,6 +111,7 @@ class Reranker:
         *,
         utility: Utility | None = None,
         backward: Path | None = None,
+        language_model: Path | None = None,
         fields: Sequence[str] = (),
         device: str | None = None,
     ) -> None:
@@ -103,10 +120,10 @@ class Reranker:
         utility: metric of the feature `mbr`. backward: translation model in the other direction.
         fields: names of the candidates' numeric fields that another program has added.
         """
-        models = {"mbr": utility, "backward": backward}
+        models = {"mbr": utility, "backward": backward, "lm": language_model}
         features = [*(name for name, model in models.items() if model), *fields]
         if not features:
-            raise UserError("nothing to rerank by: give --mbr, --backward or --field")
+            raise UserError("nothing to rerank by: give --mbr, --backward, --lm or --field")
         self.weights = {"score": 0.0 if utility or fields else 1.0} | dict.fromkeys(features, 1.0)
         if unknown := weights.keys() - self.weights.keys():
             raise UserError(
@@ -114,9 +131,11 @@ class Reranker:
             )
         self.weights |= weights
         self.utility, self.fields = utility, tuple(fields)
-        self._backward = None
+        self._backward = self._generator = None
         if backward:
             self._backward = Translator.load(backward, device=device, precision="fp32")
+        if language_model:
+            self._generator = TextGenerator.load(language_model, device=device)
 
     def __call__(self, lines: Sequence[NBest]) -> list[dict[str, Any]]:
         """Return JSON objects with sorted n-best lists. `translation` is the best candidate."""
@@ -141,12 +160,14 @@ class Reranker:
             columns["score"] = line.numbers("score")
         if self.utility:
             columns["mbr"] = expected_utility(line.texts, self.utility)
-        if any(result.error for result in scored):
-            logger.warning("%s: not reranked: too long for the backward model", line.where)
+        try:
+            if self._backward:
+                columns["backward"] = [_log_prob_of_source(result) for result in scored]
+            if self._generator:
+                columns["lm"] = [log_prob_of_text(self._generator, text) for text in line.texts]
+        except UserError as error:  # a text is too long or has unknown characters
+            logger.warning("%s: not reranked: %s", line.where, error)
             return line.fields
-        if self._backward:
-            sources = [result.references[0] for result in scored]
-            columns["backward"] = [x.log_prob / (len(x.pieces) + 1) for x in sources]
         nbest = []
         for i, candidate in enumerate(line.candidates):
             features = {name: column[i] for name, column in columns.items()}
@@ -157,6 +178,14 @@ class Reranker:
         kept = {key: value for key, value in line.fields.items() if key not in replaced}
         fields = {key: best[key] for key in best if key in {*CANDIDATE_FIELDS, "rerank_score"}}
         return {**kept, "translation": best["text"], **fields, "nbest": nbest}
+
+
+def _log_prob_of_source(scored: Translation) -> float:
+    """Return the log-probability of the source per token, in nats."""
+    if scored.error:
+        raise UserError("a candidate is too long for the backward model")
+    [source] = scored.references
+    return source.log_prob / (len(source.pieces) + 1)
 
 
 def best_text(fields: Mapping[str, Any]) -> str:
