@@ -273,7 +273,7 @@ def test_long_lines_with_terms_prefixes_or_without_splitting(
     assert len(parts) > 1
     expected: list[tuple[int, int]] = []
     words = 0, 0
-    for _, text, _ in parts:
+    for text in (segment.text for segment in parts):
         [part] = translator.translations([text], alignment=True, nbest=2)
         expected += [(i + words[0], j + words[1]) for i, j in part.alignment]
         words = words[0] + len(text.split()), words[1] + len(part.text.split())
@@ -345,11 +345,12 @@ def test_a_sample_of_a_line_in_parts_joins_one_sample_of_each_part(
     translator = make_translator(limit=12, max_extra=4)
     text = "the dog. " * 6 + "a man sees"
     decoding = changed_decoding(translator.decoding, {"sample": True, "seed": 3})
-    parts = split_text(text, lambda part: VOCABULARY.encode_pieces([part])[0], 12)
-    assert len(parts) > 1
-    segments = [Segment(pieces, seed=(7, i)) for i, (pieces, _, _) in enumerate(parts)]
+    segments = split_text(text, lambda part: VOCABULARY.encode_pieces([part])[0], 12)
+    assert len(segments) > 1
+    for i, segment in enumerate(segments):
+        segment.seed = 7, i
     samples = translator.engines.torch.search(segments, decoding, nbest=5)
-    separators = [separator for _, _, separator in parts]
+    separators = [segment.separator for segment in segments]
     expected = []
     for sample in zip(*samples, strict=True):
         texts = VOCABULARY.decode_pieces([hypothesis.pieces for hypothesis in sample])

@@ -154,8 +154,8 @@ def test_long_lines_are_split_at_sentence_ends_and_joined(
 )
 def test_splitting_a_long_line_keeps_all_words(text: str) -> None:
     parts = split_text(text, lambda part: VOCABULARY.encode_pieces([part])[0], 15)
-    assert all(len(pieces) <= 15 for pieces, _, _ in parts)
-    texts = [separator + VOCABULARY.decode_pieces([pieces])[0] for pieces, _, separator in parts]
+    assert all(len(part.source) <= 15 for part in parts)
+    texts = [part.separator + VOCABULARY.decode_pieces([part.source])[0] for part in parts]
     assert "".join(texts).split() == text.split()
 
 

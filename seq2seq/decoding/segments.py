@@ -207,26 +207,24 @@ class Segmenter:
         if not request.text.strip() or not pieces:
             return []
         [prefix] = self.target.encode_pieces([request.prefix]) if request.prefix else [[]]
-        parts = [(pieces, request.text, "")]
+        segments = [Segment(pieces, text=request.text)]
         if len(pieces) > self.max_len:
-            parts = split_text(request.text, self.encode, self.max_len)
-        if len(parts) > 1:
+            segments = split_text(request.text, self.encode, self.max_len)
+        if len(segments) > 1:
             problem = (
                 f"a line of {len(request.text)} characters exceeds the maximum source length of "
                 f"{self.max_len} tokens"
             )
             if request.prefix or request.references or request.constraints:
                 raise UserError(f"{problem}; with a prefix, terms or references it cannot be split")
-            logger.warning("%s; translated in %d parts", problem, len(parts))
-        segments = []
-        for number, (source, text, separator) in enumerate(parts):
+            logger.warning("%s; translated in %d parts", problem, len(segments))
+        for number, segment in enumerate(segments):
             terms = list(map(Term, request.constraints))
-            terms += options.glossary.terms(text) if options.glossary else []
-            encoded = tuple(dict.fromkeys(map(self._encode_term, terms)))
-            required = [*prefix, *(token for term in encoded for token in term.tokens)]
+            terms += options.glossary.terms(segment.text) if options.glossary else []
+            segment.terms = tuple(dict.fromkeys(map(self._encode_term, terms)))
+            segment.prefix, segment.seed = prefix, (request.number, number)
+            required = [*prefix, *(token for term in segment.terms for token in term.tokens)]
             self._require_short("the prefix, with terms,", required)
-            seed = request.number, number
-            segments.append(Segment(source, prefix, encoded, seed, text, separator))
         return segments
 
     def _references(self, texts: Sequence[str]) -> list[Hypothesis]:
@@ -252,17 +250,16 @@ class Segmenter:
 
 def split_text(
     text: str, encode: Callable[[str], list[str]], max_len: int, separator: str = ""
-) -> list[tuple[list[str], str, str]]:
-    """Split a text recursively, near its middle, into parts of at most `max_len` tokens.
+) -> list[Segment]:
+    """Split a text recursively, near its middle, into segments of at most `max_len` tokens.
 
-    Splits at a sentence end if possible, else at a space. Returns (pieces, text, separator before
-    the text) for each part; an empty list for a blank text.
+    Splits at a sentence end if possible, else at a space. A blank text has no segments.
     """
     pieces = encode(text) if text.strip() else []
     if not pieces:
         return []
     if len(pieces) <= max_len or len(text) == 1:
-        return [(pieces, text, separator)]
+        return [Segment(pieces, text=text, separator=separator)]
     middle = len(text) / 2
     for pattern, max_distance in ((_SENTENCE_END, len(text) / 4), (_SPACE, middle)):
         spans = [match.span() for match in pattern.finditer(text, 1, len(text) - 1)]
