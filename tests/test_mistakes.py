@@ -32,7 +32,7 @@ RECIPES = [
     ("train recipes/mine.yaml training.schedule=linear", "one of: noam, inverse_sqrt, cosine"),
     ("train recipes/mine.yaml training.lr", "write section.key=value"),
     ("train recipes/mine.yaml 'data.train=[a'", "not valid YAML: quote it"),
-    ("train recipes/mine.yaml data.train.0.path=a", "'train' is not a section"),
+    ("train recipes/mine.yaml data.train.0.path=a", "unknown key 'data.train.0'"),
     ("train recipes/mine.yaml training.average_last=9", "exceeds training.keep_last=5"),
     ("train recipes/mine.yaml data.text=mybook.txt", "with task=language_model"),
     ("train recipes/mine.yaml --run a.de", "a.de: File exists"),

@@ -131,6 +131,8 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
     *sections, last = key.split(".")
     for section in sections:
         subtree = tree.get(section) or {}
+        if isinstance(subtree, str):  # a corpus given by its path
+            subtree = {"path": subtree}
         if not isinstance(subtree, dict):
             raise UserError(f"'{override}': '{section}' is not a section")
         tree[section] = tree = dict(subtree)  # a copy: YAML aliases of the section stay unchanged
