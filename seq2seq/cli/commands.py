@@ -236,7 +236,7 @@ def score(options: argparse.Namespace) -> None:
     hypotheses = [options.hypothesis, *options.against]
     files = [Path(name) for _, *names in options.line_scores for name in names]
     require_files(files)  # fail before runs translate
-    processes = Processes.join(needs_torch=any(path.is_dir() for path in hypotheses))
+    processes = Processes.join() if any(path.is_dir() for path in hypotheses) else Processes()
     test_set, systems = load_systems(
         hypotheses,
         options.references,
