@@ -33,8 +33,6 @@ class Examples(ABC):
 
     checksum: str
     """Checksum of the training data."""
-    label_is_token = True
-    """Whether labels belong to tokens; if False, to whole texts."""
 
     @abstractmethod
     def order(self, seed: int, epoch: int) -> Order:
@@ -132,8 +130,6 @@ class Pairs(Examples):
 
 class LabelledTexts(Pairs):
     """Texts with labels, for a classifier; long texts are truncated in the middle."""
-
-    label_is_token = False
 
     @cached_property
     def longest(self) -> int:

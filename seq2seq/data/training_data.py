@@ -37,9 +37,8 @@ class Update:
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens in this process's inputs, without padding."""
-        inputs = [packed for batch in self.batches for packed in batch.inputs]
-        return sum(int(packed.lens.sum()) for packed in inputs) if self.num_labels else 0
+        """Number of tokens in this process's shard: of targets, or of texts."""
+        return sum(int(x.inputs[-1].lens.sum()) for x in self.batches) if self.num_labels else 0
 
 
 @dataclass

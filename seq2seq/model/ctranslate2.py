@@ -10,7 +10,6 @@ import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
@@ -30,16 +29,10 @@ if TYPE_CHECKING:  # not at run time: an existing conversion is used without tor
 CHECKSUM_FILE = "weights.sha256"
 VERSION = 1
 """Version of the conversion: increased when its output changes."""
-LAYER_NORM_EPSILON = 1e-5
 EXCLUDED = -1e9
 """Output bias of padding and start symbol: they are never generated."""
 
 logger = logging.getLogger(__name__)
-
-
-def has_ctranslate2() -> bool:
-    """Return whether CTranslate2 is installed; it does not exist for every platform."""
-    return find_spec("ctranslate2") is not None
 
 
 @contextmanager
@@ -135,7 +128,7 @@ def write_model(
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = unk, bos, eos
     spec.config.decoder_start_token = bos
     spec.config.add_source_eos = True
-    spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
+    spec.config.layer_norm_epsilon = 1e-5
     spec.validate()
     spec.optimize(quantization=quantization)
     spec.save(str(folder))

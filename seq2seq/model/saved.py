@@ -19,15 +19,12 @@ STARTS_FILE = "starts.jsonl"
 LOCK_FILE = ".lock"
 OPTIONAL_FILES = ("README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "recipe.yaml")
 """Files of a model directory that may be changed or deleted."""
-EXPORTED_FILE = "model.bin"
-"""Weights of a model exported to CTranslate2."""
 CONVERTED_FOLDER = "ctranslate2"
 """Folder in a model directory with its cached conversion to CTranslate2."""
 DEFAULT_LIMIT = 1_024
 """Maximum number of source tokens of a model trained without data.clean.max_len."""
 RUN_FILES = ("recipe.yaml", "metrics.jsonl", STARTS_FILE, *TOKENIZER_FILES)
-MODEL_LINKS = ("best", "last", "averaged")
-RUN_NAMES = (*RUN_FILES, *MODEL_LINKS, "checkpoints", "kept")
+RUN_NAMES = (*RUN_FILES, "best", "last", "averaged", "checkpoints", "kept")
 """Files, links and folders of a run."""
 
 
@@ -50,7 +47,7 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
 
 def is_exported(folder: Path) -> bool:
     """Return whether a model directory was exported to CTranslate2."""
-    return (folder / EXPORTED_FILE).exists()
+    return (folder / "model.bin").exists()
 
 
 def require_outside_of_runs(output: Path) -> None:

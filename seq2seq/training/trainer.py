@@ -150,8 +150,6 @@ class Trainer:
         )
         torch.manual_seed(update_seed(training.seed, state.step, self.processes.index))
         labels, tokens = self.processes.all_reduce(update.num_labels, update.num_tokens)
-        if self.data.examples.label_is_token:
-            tokens = labels
         result = self.updater.update(update.batches, int(labels), lr)
         state.step += 1
         self.results.add(result, int(labels), int(tokens), lr)
