@@ -7,7 +7,7 @@ encode all pairs. Finished stages are not repeated after an interruption.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -27,7 +27,6 @@ from seq2seq.files import write_text
 from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_languages, require_pairs
 from seq2seq.preparation.corpora import Corpus, TextPair, open_corpus
 from seq2seq.preparation.folder import WORK, PreparedResult, finish_stage, load_or_prepare
-from seq2seq.preparation.labels import find_labels
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.shards import Shard, read_shards, sha256_of_pairs, write_shards
 from seq2seq.preparation.text import prepare_text
@@ -37,6 +36,8 @@ from seq2seq.progress_bar import ProgressBar
 SPLITS = "train", "dev", "test"
 BATCH_SIZE = 2_000
 """Number of pairs encoded at once."""
+MAX_LABELS = 1000
+"""Maximum number of labels of a classifier. More are considered a mistake."""
 
 logger = logging.getLogger(__name__)
 
@@ -208,6 +209,35 @@ class _Preparation:
         for name, texts in zip(names, zip(*pairs, strict=True), strict=True):
             path = self.folder / f"{split}.{name.replace('/', '_')}"
             write_text(path, "".join(f"{text}\n" for text in texts))
+
+
+def find_labels(shards: Mapping[str, Sequence[Shard]]) -> Labels:
+    """Return the labels of the training set. Raises UserError for unsuitable labels.
+
+    shards: texts and labels of each split.
+    """
+    known: set[str] = set()
+    for shard in shards["train"]:
+        known |= shard.targets()
+        if len(known) > MAX_LABELS:
+            raise UserError(
+                f"data.train: over {MAX_LABELS} different labels, such as "
+                f"{max(known, key=len)[:80]!r}: lines must be LABEL<TAB>TEXT, in this order"
+            )
+    listed = shorten(", ".join(sorted(known)), 200)
+    if len(known) < 2:
+        raise UserError(
+            f"data.train: all texts have the label {listed}: at least two labels are needed"
+        )
+    for split, parts in shards.items():
+        labels = set[str]().union(*(shard.targets() for shard in parts))
+        if "" in labels:
+            raise UserError(f"data.{split}: a text has no label")
+        if unknown := sorted(labels - known):
+            raise UserError(
+                f"data.{split}: the label {unknown[0]!r} is not in the training data ({listed})"
+            )
+    return Labels(known)
 
 
 def encode_pairs(
