@@ -66,15 +66,17 @@ def test_files_are_corpora_in_the_form_of_a_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("a.en", "a.de", "d.tsv"):
+    for name in ("a.en", "a.de", "prefix.en", "prefix.de", "d.tsv"):
         Path(name).touch()
     files = ["d.tsv", "prefix", "a.en", "a.de", "e.tsv.gz"]
     pair = {"source": "a.en", "target": "a.de"}
-    assert corpora_of(files, "train") == ["d.tsv", "prefix", pair, "e.tsv.gz"]
+    assert corpora_of(files, "train", ["en", "de"]) == ["d.tsv", "prefix", pair, "e.tsv.gz"]
+    missing = {"source": "none.en", "target": "a.de"}
+    assert corpora_of(["none.en", "a.de"], "train", ["en", "de"]) == [missing]
     with pytest.raises(UserError, match=r"--train: a\.en is alone"):
-        corpora_of(["a.en"], "train")
-    with pytest.raises(UserError, match=r"--train: file not found: prefix\.en"):
-        count_examples(from_tree(PairsConfig(), {**DATA, "train": "prefix"}, ""))
+        corpora_of(["a.en"], "train", ["en", "de"])
+    with pytest.raises(UserError, match=r"--train: file not found: none\.en"):
+        count_examples(from_tree(PairsConfig(), {**DATA, "train": "none"}, ""))
 
 
 def request(count: int, minutes: float) -> Request:

@@ -295,7 +295,10 @@ def build(work: Path, scratch: Path) -> dict[str, Any]:
     german, english, catalogues = (scratch / name for name in PACKAGES)
     pages = "usr/share/libreoffice/help"
     read = list(read_help(english / pages / "en-US", german / pages / "de", dropped))
-    read += read_catalogues(catalogues)
+    num_read = Counter(help=len(read) + dropped.total())  # with the paragraphs dropped so far
+    catalogue = list(read_catalogues(catalogues))
+    num_read["catalogue"] = len(catalogue)
+    read += catalogue
     splits = split_pairs(clean(read, dropped), dropped)
     if not all(splits.values()):
         raise UserError("no text found in the packages: their format may have changed")
@@ -306,7 +309,7 @@ def build(work: Path, scratch: Path) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "packages": versions,
-        "read": Counter(pair.origin for pair in read),
+        "read": num_read,
         "dropped": dict(sorted(dropped.items())),
         "kept": {split: Counter(pair.origin for pair in splits[split]) for split in SPLITS},
         "files": {name: sha256_of(work / name) for name in FILES},

@@ -77,5 +77,6 @@ def metrics_text(metrics: dict[str, Any]) -> str:
             lines += [f"{name} (rows: true labels, columns: predictions)", *aligned(rows)]
         else:
             text = f"{value:.4f}" if isinstance(value, float) else value
-            lines.append(f"{metric_name(name):20} {text}")
+            label = f"BLEU {name}" if name == "signature" else metric_name(name)
+            lines.append(f"{label:20} {text}")
     return "\n".join(lines)

@@ -70,9 +70,9 @@ class TranslationEvaluator(SplitEvaluator):
                 f"learned has model.context={model.context} positions: train with more"
             )
         beam = self.decoding.beam
-        search = "greedy search" if beam == 1 else f"a beam of {beam}"
+        search = "greedy search" if beam == 1 else f"beam {beam}"
         how = search if self.translates else "loss only"
-        self.extent = f"{len(self.sources):,} of {len(self.store):,} sentences, {how}"
+        self.extent = f"{part(len(self.sources), len(self.store))} sentences, {how}"
         self.details = {"sentences": len(self.sources)}
 
     def __call__(self, model: Transformer) -> dict[str, float]:
@@ -148,7 +148,7 @@ class TextEvaluator(SplitEvaluator):
         self._num_bytes = np.array([len(piece) for piece in pieces])
         # Characters are counted by their first byte: continuation bytes are 10xxxxxx.
         self._num_characters = np.array([sum(b & 0xC0 != 0x80 for b in piece) for piece in pieces])
-        self.extent = f"{len(self.windows):,} context windows of {len(self.tokens):,} tokens"
+        self.extent = f"{len(self.windows):,} windows of {self.context} tokens"
         self.details = {"context": self.context, "tokens": len(self.tokens)}
 
     def __call__(self, model: LanguageModel) -> dict[str, float]:
@@ -208,6 +208,11 @@ def text_nll(
     return float(nll), labels.numpy()
 
 
+def part(count: int, total: int) -> str:
+    """Return `200 of 1,106`, or only the number if it is the total."""
+    return f"{count:,}" if count == total else f"{count:,} of {total:,}"
+
+
 @dataclass
 class LabelEvaluator(SplitEvaluator):
     """Evaluates a classifier by nll, accuracy and macro F1."""
@@ -216,7 +221,7 @@ class LabelEvaluator(SplitEvaluator):
         self.store = self.data.store(self.split)
         self.texts, labels = self.store.pairs(np.arange(len(self.store))[: self.limit])
         self.labels = np.concatenate(labels)
-        self.extent = f"{len(self.texts):,} of {len(self.store):,} texts"
+        self.extent = f"{part(len(self.texts), len(self.store))} texts"
 
     def __call__(self, model: Classifier) -> dict[str, float]:
         """Return the nll in nats per text, and accuracy and macro F1 in per cent."""

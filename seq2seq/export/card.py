@@ -74,9 +74,9 @@ def _scores(run: Path, name: str, config: Config, start: dict[str, Any]) -> str:
     keys = [key for key in ("nll", "bleu", "chrf") if key in found[-1]]
     values = ", ".join(f"{metric_name(key)} {found[-1][key]:.2f}" for key in keys)
     sentences = config.training.validation_sentences
-    part = f" of its first {sentences:,} sentences" if sentences else ""
+    part = f", first {sentences:,} sentences" if sentences else ""
     return (
-        f"After update {number}, beam {config.decoding.validation_beam}{part}: {values} "
+        f"After update {number} (beam {config.decoding.validation_beam}{part}): {values} "
         f"(sacreBLEU, tokenizer {config.data.bleu_tokenizer})."
     )
 

@@ -42,8 +42,8 @@ class HuggingFaceFormat:
         assert isinstance(loaded.model, Transformer)
         if quantization:
             raise UserError("--quantization is for ctranslate2 and argos")
-        require_extra("transformers", "--to huggingface")
         _require_representable(loaded.config, loaded.tokenizer)
+        require_extra("transformers", "--to huggingface")
         self.model, self.tokenizer, self.config = loaded.model, loaded.tokenizer, loaded.config
 
     def usage(self, folder: Path) -> str:

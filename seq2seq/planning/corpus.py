@@ -43,7 +43,7 @@ def data_of_files(
         raise UserError(f"--source and --target are for translation, not for --task {task}")
     data: dict[str, Any] = dict(languages)
     for split, names in files.items():
-        corpora = corpora_of(names, split) if languages else list(names)
+        corpora = corpora_of(names, split, [source, target]) if languages else list(names)
         if len(corpora) > 1 and (split != "train" or task == "language_model"):
             raise UserError(f"--{split}: give one corpus, not {len(corpora)}")
         if task == "language_model" and split != "train" and corpora:
@@ -53,19 +53,23 @@ def data_of_files(
     return {"text": data["train"][0]} if task == "language_model" else data
 
 
-def corpora_of(names: Sequence[str], split: str) -> list[Any]:
+def corpora_of(names: Sequence[str], split: str, languages: Sequence[str]) -> list[Any]:
     """Return parallel corpora for data.train: prefixes, .tsv files, or pairs of files.
 
-    split: name of the split, for errors.
+    split: name of the split, for errors. languages: suffixes of the files of a prefix.
     """
     corpora: list[Any] = []
     remaining = list(names)
     while remaining:
         name = remaining.pop(0)
-        if name.removesuffix(".gz").endswith(".tsv") or not Path(name).exists():
+        files = [f"{name}.{language}{end}" for language in languages for end in ("", ".gz")]
+        is_prefix = any(Path(file).exists() for file in files)
+        if is_prefix or name.removesuffix(".gz").endswith(".tsv"):
             corpora.append(name)
         elif remaining:
             corpora.append({"source": name, "target": remaining.pop(0)})
+        elif not Path(name).exists():
+            corpora.append(name)  # an error will name the missing file
         else:
             raise UserError(
                 f"--{split}: {name} is alone: give a source file and a target file, their common "

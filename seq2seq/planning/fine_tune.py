@@ -93,7 +93,7 @@ def fine_tuning(request: Request, run: Path, config: Config) -> tuple[str, str]:
   clip_norm: {flow(initial.clip_norm)}  # as in the initial model
   validate_every: {max(20, rounded(updates / 5))}  # updates
   validate_every_epochs: null  # off: validate by updates
-  validation_sentences: 300  # part of the development set, to save time
+  validation_sentences: 300  # of the development set, at most: to save time
   log_every: 20  # updates
 decoding:
   beam: {config.decoding.beam}  # as in the initial model

@@ -64,7 +64,7 @@ OPTIMIZERS = {
 }
 TASK_TRAINING = {
     "translation": """\
-  validation_sentences: 200  # part of the development set, to save time
+  validation_sentences: 200  # of the development set, at most: to save time
 decoding:
   beam: 5  # 1 is over twice as fast, but 1-2 BLEU worse
   length_penalty: 1.0  # higher for longer translations

@@ -179,10 +179,10 @@ def runs_tree(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
 
 def runs_text(records: Sequence[RunRecord]) -> str:
     """Return a table with a line for each run."""
-    rows = [["run", *COLUMNS, "recipe (changes from baseline)"]]
+    rows = [["run", *COLUMNS, "keys that differ from the first run of the task"]]
     for run, changed in zip(records, differences(records), strict=True):
         listed = " ".join(f"{key}={_brief(value)}" for key, value in (changed or {}).items())
-        recipe = run.problem or listed or ("baseline" if changed is None else "no changes")
+        recipe = run.problem or listed or ("(first run)" if changed is None else "none")
         rows.append([str(run.path), *run.cells(), recipe])
     return "\n".join(aligned(rows, left={0, 1, 2, 4, 6}))
 

@@ -44,7 +44,8 @@ def result_text(result: Result) -> str:
 def breakdown_text(breakdown: dict[str, Any], *, on_terminal: bool) -> str:
     """Return scores by length and the lines that differ most, with differing words marked."""
     before, after = ("\x1b[1m", "\x1b[0m") if on_terminal else ("[", "]")
-    parts = [aligned(group_rows(breakdown["by_length"]))]
+    legend = "lines that differ most; differing words are " + ("bold" if on_terminal else "in []")
+    parts = [aligned(group_rows(breakdown["by_length"])), [legend]]
     for line in (*breakdown["better"], *breakdown["worse"]):
         *_, first, second = line
         rows = [(key, line[key]) for key in ("source", "reference") if line[key]]

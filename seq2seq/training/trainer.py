@@ -82,11 +82,10 @@ class Trainer:
         Raises SystemExit, with exit code 128 + signal number, after a signal.
         """
         if self.is_finished:
-            logger.info(
-                "%s is finished; to continue it, raise training.max_steps, max_minutes or patience "
-                "(with training.schedule=cosine, start a new run)",
-                self.directory.path,
-            )
+            advice = "to continue it, raise training.max_steps, max_minutes or patience"
+            if self.config.training.schedule == "cosine":
+                advice = "its learning rate is zero; to train longer, start a new run with --run"
+            logger.info("%s is finished; %s", self.directory.path, advice)
             return self.state
         if self.config.training.warmup_steps >= self.config.training.max_steps:
             logger.warning("training ends during warm-up (training.warmup_steps >= max_steps)")
