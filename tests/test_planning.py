@@ -319,5 +319,5 @@ def test_the_tables_of_the_documentation_are_those_of_the_code() -> None:
             assert f"| {' | '.join(cells)} | " in text
     few, more = DROPOUT_EPOCHS
     low, middle, high = SIZES["translation"][0].dropouts
-    rates = f"{low} up to {few} epochs, {middle} up to {more}, and {high} above"
+    rates = f"{low} up to {few} epochs, {middle} up to {more}, {high} above"
     assert rates in " ".join(text.split())
