@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine, unsupported_options
 from seq2seq.decoding.engine import Engine
 from seq2seq.errors import UserError
-from seq2seq.model.ctranslate2 import temporarily_converted
+from seq2seq.model.ctranslate2 import has_ctranslate2, temporarily_converted
 from seq2seq.model.saved import max_source_tokens, num_positions
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class Engines:
             reason = "CTranslate2 does not support ensembles"
         elif unsupported:
             reason = f"CTranslate2 does not support {unsupported}"
-        elif not find_spec("ctranslate2"):  # it does not exist for every platform
+        elif not has_ctranslate2():
             reason = "CTranslate2 is not installed"
         if self.is_logged and ("torch" if reason else "ctranslate2") not in vars(self):
             engine = f"PyTorch ({reason})" if reason else f"CTranslate2 ({self.precision})"

@@ -35,6 +35,15 @@ EXCLUDED = -1e9
 logger = logging.getLogger(__name__)
 
 
+def has_ctranslate2() -> bool:
+    """Return whether CTranslate2 can be imported; it does not exist for every platform."""
+    try:
+        import ctranslate2  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 @contextmanager
 def converted(folder: Path) -> Iterator[Path]:
     """Yield the folder of a model directory converted to CTranslate2.

@@ -55,8 +55,7 @@ def save_model(
 ) -> None:
     """Write weights, model.json and the tokenizer's files to a folder."""
     safetensors.torch.save_file(dict(weights), str(folder / WEIGHTS_FILE))
-    num_parameters = sum(tensor.numel() for tensor in weights.values())
-    save_description(folder, num_parameters, tokenizer, config)
+    save_description(folder, sum(x.numel() for x in weights.values()), tokenizer, config)
 
 
 def save_description(
