@@ -262,7 +262,7 @@ def test_the_card_and_the_recipe_travel(recipe: Path, tmp_path: Path, capsys: An
     for fact in (
         '- "en"\n- "de"\n',
         "# Translation from en to de\n",
-        "After update 6, beam 1",
+        "After update 6 (beam 1",
         "license: unknown # fill in",
         f", BLEU {bleu:.2f}, chrF2 ",
         "(sacreBLEU, tokenizer 13a)",
