@@ -443,6 +443,8 @@ def test_too_many_skipped_updates_end_the_run(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Poisoned(monkeypatch, [2, 5, 6, 7])
-    with pytest.raises(UserError, match=r"3 consecutive updates, up to update 7 \(epoch") as error:
+    with pytest.raises(
+        UserError, match=r"3 consecutive updates, ending at or shortly before update 7 \(epoch"
+    ) as error:
         run_recipe(recipe, tmp_path / "run", *NAN_OPTIONS, "training.max_skipped=3")
     assert str(error.value).endswith(f"is {tmp_path / 'run' / 'checkpoints' / 'step_6'}")

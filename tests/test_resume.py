@@ -153,7 +153,7 @@ def test_no_sentence_is_lost_or_repeated_when_the_batch_size_changes(
     def noted(trainer: Trainer, update: Update) -> None:
         epoch, offset = trainer.state.epoch, trainer.state.offset
         order = trainer.data.examples.order(trainer.data.seed, epoch).tolist()
-        end = update.offset if update.epoch == epoch else len(order)
+        end = update.next_offset if update.next_epoch == epoch else len(order)
         used.setdefault(epoch, []).extend(order[offset:end])
         orders[epoch] = order
         step(trainer, update)

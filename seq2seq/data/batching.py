@@ -1,9 +1,9 @@
 """Split an epoch into updates, and updates into micro-batches for each process.
 
 The order of sentences depends only on seed and epoch. Updates are consecutive slices of this order
-with up to `batch_tokens` target tokens. So `(epoch, offset)` is a position in the data for any
-number of processes and any batch size. The sentences of an update are sorted by length and
-distributed to processes and micro-batches.
+with about `batch_tokens` tokens (target tokens; for a classifier, input tokens). So
+`(epoch, offset)` is a position in the data for any number of processes and any batch size. The
+sentences of an update are sorted by length and distributed to processes and micro-batches.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from seq2seq.data.packing import row_lens
 
 Order = NDArray[np.int64]
+"""Numbers of sentences, or indices into a list of sentences."""
 Lens = NDArray[np.integer]
 
 
@@ -43,8 +44,8 @@ def sentence_order(
 def updates(order: Order, lens: Lens, batch_tokens: int, offset: int = 0) -> Iterator[Order]:
     """Split the order, from sentence `offset` on, into updates of at most `batch_tokens` tokens.
 
-    lens: number of tokens of each sentence in `order`. A remainder of less than half an update is
-    added to the last update.
+    lens: number of tokens of each sentence in `order`. An update has at least one sentence, and the
+    last update includes a remainder of less than half of `batch_tokens`.
     """
     ends = np.cumsum(lens, dtype=np.int64)
     start = offset
@@ -68,9 +69,10 @@ def shard(lens: Lens, process: int, num_processes: int) -> Order:
 def micro_batches(*input_lens: Lens, max_tokens: int) -> list[Order]:
     """Split a process's shard of an update into micro-batches: arrays of indices into the shard.
 
-    They are about equal, and as few as possible with at most `max_tokens` tokens per input. Each
-    has sentences of all lengths: these fill the rows of attention better. input_lens: number of
-    tokens of each sentence in the first input of the model, in the second.
+    Sentences are sorted by length and assigned round-robin to as few micro-batches as have at most
+    `max_tokens` tokens per input (or one sentence). Each then has sentences of all lengths: these
+    fill the rows of attention better. input_lens: for each input of the model, the number of tokens
+    of each sentence.
     """
     lens = np.stack(input_lens)
 
@@ -90,9 +92,9 @@ def worst_case_lens(longest: int, max_tokens: int) -> list[int]:
     The longest sentence determines the length of rows. The other sentences are short, but so long
     that few fit into a row. The last sentence has the remaining tokens.
     """
-    [row] = row_lens([longest])
-    # The shortest length of which no more fit into a row than of the longest.
-    other = row // (row // longest + 1) + 1
+    [row_len] = row_lens([longest])
+    # The shortest length of which a row holds no more sentences than of `longest`.
+    other = row_len // (row_len // longest + 1) + 1
     lens = [longest] + [other] * max(0, (max_tokens - longest) // other)
     rest = max_tokens - sum(lens)
     return [*lens, rest] if rest > 0 else lens

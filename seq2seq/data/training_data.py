@@ -12,7 +12,8 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-from seq2seq.data.batching import Order, micro_batches, shard, updates
+from seq2seq.data import batching
+from seq2seq.data.batching import Order, micro_batches, shard
 from seq2seq.data.examples import Examples
 from seq2seq.data.packing import Batch
 
@@ -25,9 +26,9 @@ class Update:
 
     batches: list[Batch]
     """Micro-batches, at least one."""
-    epoch: int
+    next_epoch: int
     """Epoch of the next update."""
-    offset: int
+    next_offset: int
     """Number of examples of this epoch before the next update."""
 
     @property
@@ -37,7 +38,7 @@ class Update:
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens in this process's shard: of targets, or of texts."""
+        """Number of target tokens (else input tokens) in the shard; 0 for the dummy batch."""
         return sum(int(x.inputs[-1].lens.sum()) for x in self.batches) if self.num_labels else 0
 
 
@@ -58,11 +59,12 @@ class TrainingData:
         """Yield updates endlessly, starting with the example at `offset` of an epoch."""
         while True:
             order = self.examples.order(self.seed, epoch)
-            for numbers in updates(order, self.examples.lens(order), self.batch_tokens, offset):
+            lens = self.examples.lens(order)
+            for numbers in batching.updates(order, lens, self.batch_tokens, offset):
                 batches, offset = self.load(numbers, epoch, offset), offset + len(numbers)
                 following = (epoch, offset) if offset < len(order) else (epoch + 1, 0)
                 yield Update(batches, *following)
-            epoch, offset = epoch + 1, 0  # the epoch may have become shorter than `offset`
+            epoch, offset = epoch + 1, 0
 
     def load(self, numbers: Order, epoch: int, offset: int) -> list[Batch]:
         """Read this process's shard of an update and make its micro-batches."""

@@ -20,7 +20,7 @@ T = TypeVar("T")
 Pairs = Sequence[tuple[Sequence[str], Sequence[str]]]
 """Pairs of source pieces and target pieces."""
 Advance = Callable[[int], None]
-"""Callback with the number of segments in each batch whose search has ended."""
+"""Called after the search of each batch with its number of segments."""
 
 CPU_BATCH = 32
 """Maximum number of sentences in a batch on a CPU. Larger batches are not faster."""
@@ -30,7 +30,7 @@ class Engine(ABC):
     """Searches for translations and scores them, with a model or an ensemble."""
 
     num_queued = 0
-    """Number of batches that are submitted before the results of a batch are collected."""
+    """Number of further batches that are submitted before the results of a batch are collected."""
 
     def __init__(self, tokenizer: Tokenizer, max_target_len: int, name: str) -> None:
         """max_target_len: number of positions of the model. name: name of the model in errors."""
@@ -67,7 +67,7 @@ class Engine(ABC):
     def _batches(
         self, segments: Sequence[Segment], decoding: DecodingConfig, nbest: int
     ) -> Iterator[list[Segment]]:
-        """Yield batches of segments. Segments with a maximum length of 0 get an empty translation.
+        """Yield batches of segments. A segment without room for a token is translated as empty.
 
         All prefixes of a batch have equal length: with different lengths, CTranslate2 fills the
         beams of the longer prefixes with duplicates.
@@ -122,7 +122,10 @@ class Engine(ABC):
 
     @abstractmethod
     def attention(self, pairs: Pairs, decoding: DecodingConfig) -> list[NDArray[np.float32]]:
-        """Return the cross-attention, (target pieces, source pieces), of pairs with a target."""
+        """Return the cross-attention of each pair, (target pieces, source pieces).
+
+        It is averaged over the heads. Targets must not be empty.
+        """
 
     def score(self, segments: Sequence[Segment], decoding: DecodingConfig) -> None:
         """Set the log-probabilities and the score of each hypothesis of the segments."""

@@ -21,12 +21,15 @@ logger = logging.getLogger(__name__)
 
 
 END = "</s>"
-"""Name of the end symbol among the pieces of a translation."""
+"""Name of the end symbol in the list of tokens of a JSON line."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of `Translator.translations` that are not keys of the section `decoding`."""
+    """Options of `Translator.translations` that are not keys of the section `decoding`.
+
+    See there for their meaning.
+    """
 
     nbest: int = 1
     scores: bool = True
@@ -53,6 +56,7 @@ class Request:
     """All fields of a JSON line."""
 
     def __len__(self) -> int:
+        """Number of characters."""
         return len(self.text)
 
 
@@ -89,7 +93,7 @@ class Hypothesis:
     pieces: list[str]
     """SentencePiece pieces without the end symbol."""
     log_prob: float = math.nan
-    """Sum over the pieces and the end symbol, in nats."""
+    """Sum of the log-probabilities of the pieces and the end symbol, in nats."""
     score: float = math.nan
     """log_prob divided by the length penalty; higher is better. The score of a text translated in
     parts is the sum of their scores."""
@@ -105,12 +109,12 @@ class Segment:
     """A text, or a part of a text that is too long, and its translations."""
 
     source: list[str]
-    """Pieces of the text."""
+    """Pieces of the text, including the tag."""
     prefix: list[str] = field(default_factory=list)
     """Pieces at the start of the translation."""
     terms: tuple[Term, ...] = ()
     seed: tuple[int, ...] = (0,)
-    """Random seed of the samples."""
+    """Random seed of the samples: number of the line and of the segment."""
     text: str = ""
     separator: str = ""
     """Text between the previous segment and this segment."""
@@ -154,7 +158,7 @@ class Translation:
         return self.nbest[0].alignment if self.nbest else ()
 
     def join(self) -> None:
-        """Set `nbest` by joining the translations of the segments."""
+        """Join the segments: sets `nbest`, `repeats` and the number of terms."""
         if self.error:
             return
         ranks = zip(*(segment.hypotheses for segment in self.segments), strict=False)
@@ -175,7 +179,9 @@ class Segmenter:
     def __init__(
         self, tokenizer: Tokenizer, tag: str | None, max_len: int, max_target_len: int
     ) -> None:
-        """max_len: maximum segment length. max_target_len: maximum prefix or reference length."""
+        """max_len: maximum length of a segment. max_target_len: maximum length of prefixes and
+        references. Both are in tokens, without the end symbol.
+        """
         self.source, self.target = tokenizer.sentence_pieces
         self.tag = tag
         self.max_len, self.max_target_len = max_len, max_target_len
@@ -253,7 +259,8 @@ def split_text(
 ) -> list[Segment]:
     """Split a text recursively, near its middle, into segments of at most `max_len` tokens.
 
-    Splits at a sentence end if possible, else at a space. A blank text has no segments.
+    Splits after a punctuation mark in the middle half, else at a space, else within a word. A blank
+    text has no segments.
     """
     pieces = encode(text) if text.strip() else []
     if not pieces:

@@ -58,7 +58,7 @@ class Comparison:
 
     @property
     def is_significant(self) -> bool:
-        """Whether both p-values are below `LEVEL` and at least `MIN_DIFFERENT` lines differ.
+        """Whether the scores differ, both p-values are below `LEVEL`, and enough lines differ.
 
         sacreBLEU's p-values are too small if few lines differ: it does not count ties.
         """
@@ -226,8 +226,8 @@ def read_line_scores(
                 count = 0
             if count != len(system.lines):
                 raise UserError(
-                    f"{file} must have one number per line, {len(system.lines):,} in all, as "
-                    f"{system.name} has"
+                    f"{system.name} has {len(system.lines):,} lines, so {file} must have as many, "
+                    "with a number on each line"
                 )
     return scores
 
@@ -237,7 +237,8 @@ def _tests(
 ) -> list[list[TestResult]]:
     """Return the bootstrap results, with confidence intervals, and the randomisation results.
 
-    A single system has no p-values. Above `MAX_TESTED_LINES` all results are empty.
+    A single system has no p-values. Above `MAX_TESTED_LINES` nothing is tested: scores are NaN,
+    intervals and p-values None.
     """
     tests: list[Any] = [[TestResult(math.nan)] * len(texts)] * 2
     if len(texts[0]) > MAX_TESTED_LINES:

@@ -94,8 +94,8 @@ class Layer(nn.Module):
 
         memory: encoder output, (M, D), of the tokens `source`. rotation: see `project`.
         """
-        # `attend` is called here, not in a method, so that torch.compile makes one graph of
-        # everything between two calls.
+        # `attend` is called here, not inside MultiHeadAttention, so that torch.compile makes one
+        # graph of everything between two calls.
         residual, dropout = dropouts.residual, dropouts.attention
         attend = attention_functions.attend
         attention, norm = self.self_attention, self.self_attention_norm
@@ -111,16 +111,17 @@ class Layer(nn.Module):
         y = self.feed_forward(self._before(x, norm), dropouts.activation)
         return self._after(x, y, norm, residual)
 
-    def step(
-        self, x: Tensor, state: DecoderState, number: int, rotation: Rotation | None
-    ) -> Tensor:
-        """Map the newest tokens of a search, (R, T, D), as layer `number` of the stack."""
+    def step(self, x: Tensor, state: DecoderState, index: int, rotation: Rotation | None) -> Tensor:
+        """Map the hidden states of T new tokens for each of R hypotheses, (R, T, D) to (R, T, D).
+
+        index: index of this layer in the stack. rotation: see `project`.
+        """
         no_dropout, norm = NO_DROPOUT.residual, self.self_attention_norm
-        y = self.self_attention.step_self(self._before(x, norm), state, number, rotation)
+        y = self.self_attention.step_self(self._before(x, norm), state, index, rotation)
         x = self._after(x, y, norm, no_dropout)
         if state.memories:
             norm = self.cross_attention_norm
-            y = self.cross_attention.step_cross(self._before(x, norm), state, number)
+            y = self.cross_attention.step_cross(self._before(x, norm), state, index)
             x = self._after(x, y, norm, no_dropout)
         norm = self.feed_forward_norm
         y = self.feed_forward(self._before(x, norm), no_dropout)
@@ -144,7 +145,7 @@ class Stack(nn.Module):
         """Whether training stores only the input of each layer and recomputes the rest."""
 
     def embed(self, embedding: nn.Embedding, tokens: Tensor, positions: Tensor, end: int) -> Tensor:
-        """Embed tokens, (...), at `positions` below `end`: (..., D)."""
+        """Embed tokens, (...) to (..., D). end: exclusive upper bound of the positions."""
         x = embedding(tokens) * math.sqrt(self.config.dim)
         return self.positions.add(x, positions, end)
 
@@ -175,7 +176,7 @@ class Stack(nn.Module):
         return self.norm(x)
 
     def step(self, embedding: nn.Embedding, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed the newest tokens of a search, (R, T), and return hidden states, (R, T, D).
+        """Feed T new tokens of each of R hypotheses, (R, T); return hidden states, (R, T, D).
 
         The stack must be causal. T is 1 after the first step.
         """
@@ -183,7 +184,7 @@ class Stack(nn.Module):
         positions = torch.arange(state.length, end, device=tokens.device)
         x = self.embed(embedding, tokens, positions, end)
         rotation = self.positions.rotation(positions, end, embedding.weight)
-        for number, layer in enumerate(self.layers):
-            x = layer.step(x, state, number, rotation)
+        for index, layer in enumerate(self.layers):
+            x = layer.step(x, state, index, rotation)
         state.length = end
         return self.norm(x)

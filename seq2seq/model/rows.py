@@ -1,7 +1,8 @@
 """Rows of packed sentences, for attention by batched matrix products.
 
 Several sentences share a row, and a bias on the scores separates them: that is faster than one row
-per sentence.
+per sentence. In the shapes of this module, B is the number of rows, L the length of a row, T the
+length of the rows of queries, and S that of keys.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from seq2seq.machine.devices import to_device
 
 ROWS_ROUND = 4
 """The number of rows is a multiple of this, so that few shapes occur."""
-ROWS_ROUND_LEN = 128
+MAX_LEN_TO_ROUND = 128
 """Row length above which the number of rows is not rounded: an extra row would be too slow."""
 
 
@@ -27,7 +28,7 @@ class Layout:
 
     tokens: (B, L), index of the token in each cell; index of a padding token if the cell is empty.
     sentences: (B, L), number of the sentence in each cell; -1 if empty. cells: (N,), cell of each
-    token; an empty cell for padding. So padding does not affect sentences, forward or backward.
+    token. Padding tokens have an empty cell, so that they affect no sentence, forward or backward.
     """
 
     def __init__(
@@ -35,14 +36,14 @@ class Layout:
         packed: Packed,
         rows: NDArray[np.int64],
         columns: NDArray[np.int64],
-        grid: tuple[int, int],
+        shape: tuple[int, int],
     ) -> None:
-        """rows, columns: (sentences,), first cell of each sentence. grid: B and L."""
+        """rows, columns: (sentences,), first cell of each sentence. shape: (B, L)."""
         num_tokens, lens, device = len(packed.ids), packed.lens, packed.ids.device
         num_real = int(lens.sum())
         starts = np.cumsum(lens) - lens
-        taken = np.repeat(rows * grid[1] + columns - starts, lens) + np.arange(num_real)
-        tokens, sentences = np.full(grid, num_tokens - 1), np.full(grid, -1, dtype=np.int32)
+        taken = np.repeat(rows * shape[1] + columns - starts, lens) + np.arange(num_real)
+        tokens, sentences = np.full(shape, num_tokens - 1), np.full(shape, -1, dtype=np.int32)
         tokens.flat[taken] = np.arange(num_real)
         sentences.flat[taken] = np.repeat(np.arange(len(lens)), lens)
         cells = np.full(num_tokens, sentences.argmin())
@@ -57,17 +58,17 @@ class Layout:
             x = x.contiguous()
         # A view of memory as vectors of length K. If `x` is a slice of fused queries, keys and
         # values, it includes the vectors between two tokens of `x`.
-        step, length = x.stride(0) // x.shape[2], self.tokens.shape[1]
-        vectors = x.as_strided(((len(x) - 1) * step + x.shape[1], x.shape[2]), (x.shape[2], 1))
-        key = (x.shape[1], step)
+        stride, length = x.stride(0) // x.shape[2], self.tokens.shape[1]
+        vectors = x.as_strided(((len(x) - 1) * stride + x.shape[1], x.shape[2]), (x.shape[2], 1))
+        key = (x.shape[1], stride)
         if key not in self._indices:
             heads = torch.arange(x.shape[1], device=x.device)[:, None]
-            self._indices[key] = (self.tokens[:, None] * step + heads).flatten()  # (B, H, L)
+            self._indices[key] = (self.tokens[:, None] * stride + heads).flatten()  # (B, H, L)
         return vectors.index_select(0, self._indices[key]).view(-1, length, x.shape[2])
 
     def join(self, x: Tensor, num_heads: int) -> Tensor:
         """Gather packed tokens, (N, H, K), from the rows of all heads, (B*H, L, K)."""
-        key = (num_heads, 0)
+        key = (num_heads, 0)  # no key of `split`: a stride is at least 1
         if key not in self._indices:
             length = self.tokens.shape[1]
             row, column = self.cells[:, None] // length, self.cells[:, None] % length
@@ -92,7 +93,7 @@ class Rows:
             num_rows = int(rows.max()) + 1
             # Queries and keys need an empty cell, for padding.
             num_rows += any(lens.sum(axis=0) == np.multiply(lengths, num_rows))
-            if max(lengths) <= ROWS_ROUND_LEN:
+            if max(lengths) <= MAX_LEN_TO_ROUND:
                 num_rows = round_up(num_rows, ROWS_ROUND)
         self.queries = self.keys = Layout(query, rows, columns[:, 0], (num_rows, lengths[0]))
         if key is not query:

@@ -71,7 +71,7 @@ def fine_tuning(request: Request, run: Path, config: Config) -> tuple[str, str]:
         )
     )
     per_epoch = trial.tokens_per_epoch
-    token_budget = trial.tokens_per_second * 60 * minutes * 0.9
+    token_budget = trial.tokens_per_minute * minutes
     size = min(initial.batch_tokens, 4096)
     updates = max(MIN_UPDATES, rounded(min(EPOCHS * per_epoch, token_budget) / size))
     fraction = LR_FRACTION if old else LR_FRACTION_NEW_ONLY
@@ -99,7 +99,7 @@ decoding:
   beam: {config.decoding.beam}  # as in the initial model
   length_penalty: {config.decoding.length_penalty}  # as in the initial model
 """
-    expected = duration(min(minutes, updates * size / trial.tokens_per_second / 60 / 0.9))
+    expected = duration(min(minutes, updates * size / trial.tokens_per_minute))
     return aligned(text), f"expected: {expected} of training, {updates:,} updates"
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 import yaml
 
 from seq2seq.config import TASKS, Config, check_name, from_tree, resolve
@@ -17,15 +16,13 @@ from seq2seq.planning.corpus import UNITS, Request, count_examples, data_of_file
 from seq2seq.planning.fine_tune import fine_tuning, initial_model
 from seq2seq.planning.sizes import MAX_EPOCHS, SIZES, Size, dropout, rounded, vocab_size
 from seq2seq.planning.templates import MODEL, OPTIMIZERS, TASK_TRAINING, aligned, data_section
-from seq2seq.planning.trial import Trial, run_trial
+from seq2seq.planning.trial import Trial, num_gpus, run_trial
 from seq2seq.progress_bar import duration
 
 MIN_EXAMPLES = 100
 """Minimum number of training examples."""
 FEW_PAIRS = 20_000
 """Number of pairs below which quality is poor without a pre-trained model."""
-TRAINING_SHARE = 0.93
-"""Fraction of a run spent on training updates. Validations and checkpoints take the rest."""
 MAX_STEPS_FACTOR = 4
 """max_steps as a multiple of the expected number of updates. Leaves room if other programs slowed
 the trial down."""
@@ -124,11 +121,6 @@ def make_plan(request: Request) -> Plan:
     return best
 
 
-def num_gpus() -> int:
-    """Return the number of processes that `scripts/train` starts: one per GPU, or one on a CPU."""
-    return max(1, torch.cuda.device_count())
-
-
 def _plan(request: Request, size: Size, trial: Trial) -> Plan:
     """Return the plan for a size. Its trial determines the length of training."""
     task, count, minutes = request.task, request.num_examples, request.minutes
@@ -136,7 +128,7 @@ def _plan(request: Request, size: Size, trial: Trial) -> Plan:
     if task != "language_model":  # a language model holds out fractions of its text
         held_out = max(10, min(1000, count // 20))
         data |= {f"{split}_size": held_out for split in ("dev", "test") if split not in data}
-    tokens = trial.tokens_per_second * num_gpus() * 60 * minutes * TRAINING_SHARE
+    tokens = trial.tokens_per_minute * minutes
     per_epoch = trial.tokens_per_epoch
     epochs = min(tokens / per_epoch, MAX_EPOCHS)
     repetitions = f"{epochs:.1f} epochs"

@@ -10,6 +10,8 @@ from io import StringIO
 from pathlib import Path
 from statistics import median
 
+import torch
+
 from seq2seq.config import Config
 from seq2seq.data.json_objects import read_object_file
 from seq2seq.model.saved import MODEL_FILE
@@ -20,6 +22,8 @@ from seq2seq.training.run import train
 
 SECONDS = 5.0
 """Training time of a trial."""
+TRAINING_SHARE = 0.93
+"""Fraction of a run spent on training updates. Validations and checkpoints take the rest."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +38,16 @@ class Trial:
     parameters: int
     memory: float
     """Memory in GiB."""
+
+    @property
+    def tokens_per_minute(self) -> float:
+        """Tokens per minute of a run on all GPUs, including its validations and checkpoints."""
+        return self.tokens_per_second * 60 * num_gpus() * TRAINING_SHARE
+
+
+def num_gpus() -> int:
+    """Return the number of processes that `scripts/train` starts: one per GPU, or one on a CPU."""
+    return max(1, torch.cuda.device_count())
 
 
 def run_trial(config: Config) -> Trial:

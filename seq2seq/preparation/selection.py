@@ -23,7 +23,7 @@ class Selection:
     """Training pairs in shards, with a decision (verdict) for every pair."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
-        """Start from the verdicts of the rules about texts."""
+        """Start from the codes that `text_rule` stored in the shards."""
         self.shards = shards
         rules: list[NDArray[np.uint8]] = [shard.column("rule") for shard in shards]
         self.verdicts = np.concatenate(rules)
@@ -37,7 +37,7 @@ class Selection:
         return np.flatnonzero(self.verdicts == KEPT)
 
     def dropped(self) -> dict[str, int]:
-        """Return the number of dropped pairs by rule."""
+        """Return the number of dropped (or held-out) pairs by rule."""
         counts = np.bincount(self.verdicts, minlength=len(CODES) + 1).tolist()
         return {rule: counts[code] for rule, code in CODES.items() if counts[code]}
 
@@ -53,7 +53,7 @@ class Selection:
                 yield from shard.pairs(part - start)
 
     def sample(self, size: int) -> Iterator[TextPair]:
-        """Yield about `size` kept pairs, or all. Pairs are sampled by their hashes."""
+        """Sample about `size` of all pairs by their hashes; yield the kept pairs in the sample."""
         share, kept = size / max(1, len(self.verdicts)), self.kept
         if share < 1:
             kept = kept[self._column("pair_hash")[kept] < np.uint64(2**64 * share)]
@@ -103,6 +103,7 @@ class Selection:
         """Return the indices of kept pairs whose hash in a column is in `known` (sorted)."""
         kept = self.kept
         hashes = column[kept]
+        # Without the last value, the position is always a valid index.
         return kept[known[np.searchsorted(known[:-1], hashes)] == hashes]
 
     def _column(self, name: str) -> Hashes:

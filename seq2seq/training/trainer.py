@@ -84,7 +84,9 @@ class Trainer:
         if self.is_finished:
             advice = "to continue it, raise training.max_steps, max_minutes or patience"
             if self.config.training.schedule == "cosine":
-                advice = "its learning rate is zero; to train longer, start a new run with --run"
+                advice = (
+                    "its cosine schedule has ended; to train longer, start a new run with --run"
+                )
             logger.info("%s is finished; %s", self.directory.path, advice)
             return self.state
         if self.config.training.warmup_steps >= self.config.training.max_steps:
@@ -96,7 +98,7 @@ class Trainer:
                 self._train()
                 self.directory.wait()
                 self.processes.barrier()  # a launcher kills the others when a process exits early
-            except Interrupted:  # in a validation; the state was updated before it
+            except Interrupted:  # in a validation, before which `_evaluate` updated the state
                 self.stopped_by = self.signals.number
                 self._write_checkpoint()
             self.directory.wait()
@@ -113,8 +115,9 @@ class Trainer:
     def _train(self) -> None:
         """Make the remaining updates and finish the run, or save it after a signal."""
         state, training = self.state, self.config.training
-        starts_from_model = bool(training.init_from) and state.step == 0 > state.validated
-        if starts_from_model or self._due().validation:  # due if a signal interrupted it
+        is_first = state.step == 0 and state.validated < 0
+        # A validation is still due if a signal interrupted it.
+        if (training.init_from and is_first) or self._due().validation:
             self._validate()
         with closing(prefetched(self.data.updates(state.epoch, state.offset))) as updates:
             while not self._ends():
@@ -132,7 +135,7 @@ class Trainer:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to train."""
+        """Whether the run is complete, including its last validation and average."""
         return self._due().finished
 
     def _due(self) -> Due:
@@ -152,7 +155,7 @@ class Trainer:
         result = self.updater.update(update.batches, int(labels), lr)
         state.step += 1
         self.results.add(result, int(labels), int(tokens), lr)
-        state.epoch, state.offset = update.epoch, update.offset
+        state.epoch, state.offset = update.next_epoch, update.next_offset
         self._synchronize()
         self.directory.check()
 
@@ -162,7 +165,7 @@ class Trainer:
         self.results.restart_clock()
 
     def _synchronize(self) -> None:
-        """Set the main process's clock, and a signal that any received, on all processes."""
+        """Share the main process's clock, and a signal that any process has received."""
         minutes = self._minutes_before + (time.monotonic() - self._started) / 60
         self.state.minutes, number = self.processes.all_reduce(
             minutes if self.processes.is_main else 0.0, self.signals.number, operation="MAX"
@@ -193,8 +196,9 @@ class Trainer:
         self.directory.wait()
         self.processes.barrier()
         raise UserError(
-            f"the gradient was not finite in {state.consecutive_skips} consecutive updates, up to "
-            f"update {state.step} (epoch {state.epoch}, offset {state.offset}) or shortly before. "
+            f"the gradient was not finite in {state.consecutive_skips} consecutive updates, ending "
+            f"at or shortly before update {state.step} (epoch {state.epoch}, offset "
+            f"{state.offset}). "
             "Start a new run with a lower training.lr, a longer training.warmup_steps or "
             "training.clip_norm=1 (training.init_from starts it from a checkpoint's weights); "
             f"{self.directory.describe_last()}"

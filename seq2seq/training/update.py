@@ -58,17 +58,20 @@ class Updater:
         self.model = model.to(self.device)
         self.optimizers = build_optimizers(model, training, DTYPES[precision])
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
-        # The schedule is not passed to Accelerate: it would step it once per process and update.
+        # The learning rate is an argument of `update`: Accelerate would step a scheduler once for
+        # each process. r_drop: see `smoothed_cross_entropy`.
         loss = ModelLoss(model, training.label_smoothing, training.r_drop / 2)
         self.loss = accelerator.prepare(loss)
 
     def update(self, batches: Sequence[Batch], num_labels: int, lr: float) -> Result:
-        """Make an update with learning rate `lr`; changes nothing if the gradient is not finite.
+        """Make an update with learning rate `lr`.
 
+        If the gradient is not finite, weights and optimiser state do not change.
         batches: micro-batches of this process. num_labels: number of labels over all processes.
         """
         self.loss.train()
-        # DistributedDataParallel averages over processes, but the loss is a sum over all labels.
+        # DistributedDataParallel averages the gradients of the processes, and the loss is a sum:
+        # this factor makes the gradient that of the mean over all labels.
         scale = self.accelerator.num_processes / num_labels
         sums = [
             self._add_gradient(batch, scale, exchange=i == len(batches) - 1)
@@ -96,7 +99,10 @@ class Updater:
             self.model.zero_grad()
 
     def _add_gradient(self, batch: Batch, scale: float, *, exchange: bool) -> Tensor:
-        """Run forward and backward passes of a micro-batch; exchange: all-reduce the gradients."""
+        """Add the gradient of a micro-batch; return the sums of loss and nll, (2,).
+
+        exchange: all-reduce the gradients.
+        """
         adapt_threads(self.device)
         batch = batch.to(self.device)
         no_sync = contextlib.nullcontext() if exchange else self.accelerator.no_sync(self.loss)
@@ -114,8 +120,9 @@ class Updater:
 
 
 def require_memory(updater: Updater, data: TrainingData, processes: Processes) -> None:
-    """Do a dry run of the largest batch; raises UserError if a process runs out of memory."""
-    # The last update of an epoch may be 1.5 times as large, and sources twice as long as targets.
+    """Do a dry run of the largest micro-batch; raises UserError if it does not fit into memory."""
+    # The last update of an epoch may be 1.5 times as large. Assumes that the sources of an update
+    # have at most twice as many tokens as its targets.
     tokens = math.ceil(3 * data.batch_tokens / data.num_processes)
     problem = ""
     try:
@@ -127,6 +134,6 @@ def require_memory(updater: Updater, data: TrainingData, processes: Processes) -
     if problems := list(filter(None, processes.all_gather([problem]))):
         raise UserError(
             f"training.micro_batch_tokens={data.micro_batch_tokens} does not fit into memory "
-            f"({problems[0]}): lower it (the size of an update stays the same). If it does not "
-            "exceed the longest example, lower data.clean.max_len (or model.context)"
+            f"({problems[0]}): lower it (the size of an update stays the same). If one example "
+            "alone has as many tokens, lower data.clean.max_len (or model.context)"
         )
