@@ -143,7 +143,7 @@ def read_help(english: Path, german: Path, dropped: Counter[str]) -> Iterator[Pa
             if "code" in source[key][0]:
                 dropped["program code"] += 1
             elif any(side.count(SWITCH) != side.count(DEFAULT) for side in sides):
-                dropped["no default wording"] += 1
+                dropped["alternatives without a default"] += 1
             else:
                 yield Pair("help", name.as_posix(), key, *map(plain_text, sides))
 
@@ -243,13 +243,13 @@ class NearIndex:
         """Return why a pair is too similar to a held-out sentence, or None."""
         text = normalised(pair.en)
         if text in self.english or normalised(pair.de) in self.german:
-            return "same text"
+            return "same text as"
         words = frozenset(text.split())
         for word in self.rare(words):
             for other in self.by_word.get(word, ()):
                 shared, union = len(words & other), len(words | other)
                 if 100 * shared >= NEAR_PERCENT * union:
-                    return "near-duplicate"
+                    return "near-duplicate of"
         return None
 
 
@@ -263,9 +263,9 @@ def split_pairs(pairs: list[Pair], dropped: Counter[str]) -> dict[str, list[Pair
         for pair in (pair for pair in pairs if split_of(pair) == split):
             source = normalised(pair.en)
             if rule := index.rule(pair):
-                dropped[f"{split}: {rule} as one held out"] += 1
+                dropped[f"{split}: {rule} a held-out pair"] += 1
             elif split != "train" and source in sources:
-                dropped[f"{split}: English side again"] += 1
+                dropped[f"{split}: repeated English side"] += 1
             else:
                 splits[split].append(pair)
                 sources.add(source)
