@@ -28,7 +28,7 @@ sys.path[:0] = [str(SCRIPTS), str(SCRIPTS.parent)]
 
 STEPS = {
     "environment": ("steps:environment", 30),
-    "tests": ("steps:tests", 90),
+    "tests": ("steps:tests", 150),
     "base": ("training:base", 60),
     "base, attention dropout": ("training:attention_dropout", 60),
     "base, compiled": ("training:compiled", 75),

@@ -345,8 +345,9 @@ class DecodingConfig:
     precision: DecodingPrecision = "auto"
     """Precision of matrix multiplications: fp32 or int8 on a CPU; fp32, bf16 or fp16 on a GPU.
     auto: fp32 on a CPU, the fastest precision on a GPU."""
-    batch_tokens: Count = 16384
-    """Maximum size of a batch: source tokens x beam width."""
+    batch_tokens: Count | None = None
+    """Maximum size of a batch: source tokens x beam width. Defaults to 16,384 on a CPU, 65,536 on a
+    GPU."""
     validation_beam: Count = 1
     """Beam width of validations during training."""
 

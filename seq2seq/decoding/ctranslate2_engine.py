@@ -147,7 +147,7 @@ class CTranslate2Engine(Engine):
             yield hypotheses
 
     def log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
-        size = min(SCORING_TOKENS, decoding.batch_tokens)
+        size = min(SCORING_TOKENS, decoding.batch_tokens or SCORING_TOKENS)
         results = _with_targets(
             self._translator.score_batch, pairs, batch_type="tokens", max_batch_size=size
         )

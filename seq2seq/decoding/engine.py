@@ -29,6 +29,8 @@ CPU_BATCH = 32
 class Engine(ABC):
     """Searches for translations and scores them, with a model or an ensemble."""
 
+    batch_tokens = 16_384
+    """Default of `decoding.batch_tokens`."""
     num_queued = 0
     """Number of further batches that are submitted before the results of a batch are collected."""
 
@@ -78,10 +80,11 @@ class Engine(ABC):
             segment.hypotheses = [Hypothesis([])]
             if decoding.sample or self.max_len(segment, decoding) > 1:
                 groups[len(segment.prefix)].append(segment)
+        max_tokens = decoding.batch_tokens or self.batch_tokens
         max_sentences = self._max_sentences(len(segments), decoding)
         for group in groups.values():
             lens = [(len(segment.source) + 1) * width for segment in group]
-            for indices in batches(lens, decoding.batch_tokens, max_sentences):
+            for indices in batches(lens, max_tokens, max_sentences):
                 yield [group[i] for i in indices]
 
     def _rank(

@@ -30,6 +30,10 @@ from seq2seq.machine.threads import adapt_threads
 from seq2seq.model.transformer import Transformer
 
 Ids = Sequence[Sequence[int]]
+GPU_BATCH_TOKENS = 65_536
+"""Default of `decoding.batch_tokens` on a GPU. With small batches the GPU waits for the host."""
+GPU_ROWS = 4096
+"""Maximum number of hypotheses in a batch on a GPU, whose log-probabilities are in memory."""
 CHUNK_TOKENS = 1024
 """Maximum number of tokens whose logits are in memory at a time."""
 
@@ -111,6 +115,8 @@ class TorchEngine(Engine):
     ) -> None:
         super().__init__(tokenizer, max_target_len, name)
         self.models = models
+        if models[0].device.type != "cpu":
+            self.batch_tokens = GPU_BATCH_TOKENS
 
     def decoder(self, sources: Sequence[Sequence[str]]) -> EnsembleDecoder:
         """Return a decoder for source sentences, given as pieces."""
@@ -121,8 +127,9 @@ class TorchEngine(Engine):
         """Texts of the target tokens."""
         return TokenTexts(self.target.token_bytes)
 
-    def _max_sentences(self, count: int, decoding: DecodingConfig) -> int | None:
-        return CPU_BATCH if self.models[0].device.type == "cpu" else None
+    def _max_sentences(self, count: int, decoding: DecodingConfig) -> int:
+        on_cpu = self.models[0].device.type == "cpu"
+        return CPU_BATCH if on_cpu else max(1, GPU_ROWS // decoding.beam)
 
     @torch.inference_mode()
     def _submit(
@@ -195,6 +202,6 @@ class TorchEngine(Engine):
         """Yield indices, log-probabilities and cross-attention of each batch of pairs."""
         lens = [max(map(len, pair)) + 1 for pair in pairs]
         limit = self._max_sentences(len(pairs), decoding)
-        for indices in batches(lens, decoding.batch_tokens, limit):
+        for indices in batches(lens, decoding.batch_tokens or self.batch_tokens, limit):
             sources, targets = zip(*(pairs[i] for i in indices), strict=True)
             yield indices, *self.decoder(sources).score(self.target.piece_ids(targets))

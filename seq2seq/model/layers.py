@@ -51,6 +51,18 @@ class FeedForward(nn.Module):
         return self.down(dropout.drop(y))
 
 
+class LayerNorm(nn.LayerNorm):
+    """Layer normalisation in the data type of its input; on a GPU, torch's autocasts to fp32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension of x, (..., D)."""
+        if x.device.type == "cpu":  # accepts weights in fp32 for any input
+            return super().forward(x)
+        with torch.autocast(x.device.type, enabled=False):
+            weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+            return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+
+
 class Layer(nn.Module):
     """Transformer layer: self-attention, optional cross-attention and feed-forward network.
 
@@ -63,21 +75,21 @@ class Layer(nn.Module):
         super().__init__()
         self.pre = config.norm == "pre"
         self.self_attention = MultiHeadAttention(config.dim, config.num_heads)
-        self.self_attention_norm = nn.LayerNorm(config.dim)
+        self.self_attention_norm = LayerNorm(config.dim)
         if cross:
             self.cross_attention = MultiHeadAttention(config.dim, config.num_heads)
-            self.cross_attention_norm = nn.LayerNorm(config.dim)
+            self.cross_attention_norm = LayerNorm(config.dim)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = nn.LayerNorm(config.dim)
+        self.feed_forward_norm = LayerNorm(config.dim)
 
-    def _before(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
+    def _before(self, x: Tensor, norm: LayerNorm) -> Tensor:
         """Return the input of a sublayer, (..., D)."""
         return norm(x) if self.pre else x
 
-    def _after(self, x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: Dropout) -> Tensor:
+    def _after(self, x: Tensor, y: Tensor, norm: LayerNorm, dropout: Dropout) -> Tensor:
         """Add a sublayer's output y to x, (..., D)."""
         x = dropout.add(x, y)
-        return x if self.pre else norm(x).to(x.dtype)  # norm(x) is fp32 in autocast on a GPU
+        return x if self.pre else norm(x)
 
     def forward(
         self,
@@ -140,7 +152,7 @@ class Stack(nn.Module):
         self.positions = Positions(config)
         layers = nn.ModuleList(Layer(config, cross=cross) for _ in range(depth))
         self.layers = cast(Sequence[Layer], layers)  # for mypy
-        self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
+        self.norm = LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
         self.gradient_checkpointing = False
         """Whether training stores only the input of each layer and recomputes the rest."""
 

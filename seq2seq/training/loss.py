@@ -29,10 +29,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         num_labels: int,
         smoothing: float,
         kl_weight: float,
+        dtype: torch.dtype,
         *passes: Tensor,
     ) -> tuple[Tensor, Tensor]:
         hidden = passes[0]
-        dtype = product_dtype(hidden)
         # Log-probabilities are summed in fp32 or higher.
         acc_dtype = torch.promote_types(dtype, torch.float32)
         rows, matrix = [x.to(dtype) for x in passes], weight.to(dtype)
@@ -81,7 +81,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         nll, target_logits = nll[:, :num_labels], target_logits[:, :num_labels]
         # The mean of -log p over the vocabulary is logsumexp(logits) - mean(logits), and logsumexp
         # is nll + target_logit. It is at least log(V); clamped, since the nll is clamped.
-        # Not a matrix product: autocast would round it.
+        # Not a matrix product: on a GPU it may round to TF32.
         mean_logits = torch.stack([(x[:num_labels].to(acc_dtype) * mean).sum(dim=-1) for x in rows])
         rest = (nll + target_logits - mean_logits).clamp_(min=math.log(len(weight)))
         mean_nll = nll.sum() / len(passes)
@@ -100,7 +100,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         grad_weight, *grad_passes = ctx.saved_tensors
         scale = grad_loss / len(grad_passes)
-        return grad_weight * scale, None, None, None, None, *(grad * scale for grad in grad_passes)
+        return grad_weight * scale, *[None] * 5, *(grad * scale for grad in grad_passes)
 
 
 def _split_target(probs: Tensor, target: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -112,7 +112,8 @@ def _split_target(probs: Tensor, target: tuple[Tensor, Tensor]) -> tuple[Tensor,
     """
     acc_dtype = torch.promote_types(probs.dtype, torch.float32)
     prob = probs[target].to(acc_dtype)
-    probs[target] = 0  # scatter_ is slow on a CPU
+    # Not scatter_, which is slow on a CPU; not the number 0, whose copy would wait for a GPU.
+    probs[target] = probs.new_zeros(())
     # On a CPU, sum(dtype=acc_dtype) would convert the whole matrix first.
     others = probs.sum(dim=-1).to(acc_dtype)
     unlikely = prob.clamp(min=torch.finfo(acc_dtype).tiny).log()
@@ -169,9 +170,12 @@ def smoothed_cross_entropy(
     """
     if not torch.is_grad_enabled():  # needs_input_grad ignores no_grad
         weight = weight.detach()
-    loss, nll = _SmoothedCrossEntropy.apply(
-        weight, targets, num_labels, smoothing, kl_weight, *passes
-    )
+    dtype = product_dtype(passes[0])
+    # On a GPU, autocast would compute the probabilities, (N, V), in fp32.
+    with torch.autocast(weight.device.type, enabled=False):
+        loss, nll = _SmoothedCrossEntropy.apply(
+            weight, targets, num_labels, smoothing, kl_weight, dtype, *passes
+        )
     return loss, nll
 
 
