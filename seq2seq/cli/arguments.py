@@ -26,11 +26,11 @@ SEARCH_HELP = {
     "no_repeat_ngram": "ban repeated n-grams of this length; 0 allows them",
     "sample": "sample instead of beam search",
     "temperature": "sampling temperature; 0 is greedy",
-    "top_k": "sample from the N most probable tokens",
-    "top_p": "nucleus sampling with total probability X",
+    "top_k": "sample from the N most probable tokens (no limit)",
+    "top_p": "nucleus sampling with total probability X (no limit)",
     "seed": "random seed for --sample",
     "precision": "precision of matrix multiplications: int8 needs a CPU, bf16 and fp16 a GPU",
-    "batch_tokens": "batch size: source tokens times beam width",
+    "batch_tokens": "batch size: source tokens times beam width (16384 on a CPU, 65536 on a GPU)",
 }
 EXPORT_FORMATS = "ctranslate2", "huggingface", "argos"
 INTEGERS = "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16"
@@ -244,8 +244,8 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         hint, default = hints[name], getattr(defaults, name)
         if isinstance(default, bool):
             default = "yes" if default else "no"
-        shown = "no limit" if default is None else default
-        add = partial(group.add_argument, f"--{name.replace('_', '-')}", help=f"{text} ({shown})")
+        text = text if default is None else f"{text} ({default})"
+        add = partial(group.add_argument, f"--{name.replace('_', '-')}", help=text)
         if hint is bool:
             add(action=argparse.BooleanOptionalAction)
         elif get_origin(hint) is Literal:
