@@ -98,9 +98,11 @@ class FakeAccelerator:
 
 
 class HostReads(TorchDispatchMode):
-    """Counts operators that copy values from the device to the host (synchronisation points).
+    """Counts synchronisation points: operators that copy values from the device to the host.
 
-    Operators with a data-dependent output shape fail on fake tensors.
+    Also counts assignments of a Python number to an indexed tensor: on a GPU the number is copied
+    from the host, and the copy waits. Operators with a data-dependent output shape fail on fake
+    tensors.
     """
 
     def __init__(self) -> None:
@@ -118,7 +120,8 @@ class HostReads(TorchDispatchMode):
     ) -> Any:
         self.num_operators += 1
         on_device = devices((args, kwargs)) - {"cpu"}
-        if on_device and torch.Tag.data_dependent_output in func.tags:
+        assigns_number = func is torch.ops.aten.index_put_.default and devices(args[2]) == {"cpu"}
+        if on_device and (assigns_number or torch.Tag.data_dependent_output in func.tags):
             self.seen[str(func)] += 1
         result = func(*args, **(kwargs or {}))
         if on_device and "cpu" in devices(result):

@@ -31,7 +31,7 @@ def library(folder: Path) -> Any:
 
 def require_same_scores(loaded: LoadedModel, folder: Path) -> None:
     """Compare log-probabilities of a model and its export."""
-    own, vocabularies = own_translator(loaded), loaded.tokenizer.sentence_pieces
+    own, vocabularies = own_translator(loaded), loaded.tokenizer.translation_vocabularies
     sources, targets = (
         side.encode_pieces([pair[i] for pair in PAIRS[:100]]) for i, side in enumerate(vocabularies)
     )
@@ -52,7 +52,7 @@ def require_parity(loaded: LoadedModel, folder: Path) -> None:
     require_same_scores(loaded, folder)
     own = own_translator(loaded)
     # Without </s>, which the format adds.
-    sources = loaded.tokenizer.sentence_pieces[0].encode_pieces(LINES)
+    sources = loaded.tokenizer.translation_vocabularies[0].encode_pieces(LINES)
     limits = {"max_decoding_length": 30, "min_decoding_length": 0}
     results = library(folder).translate_batch(sources, beam_size=1, **limits)
     greedy = pieces_of(own, LINES, beam=1, max_factor=0.0, max_extra=30)

@@ -203,7 +203,7 @@ def test_a_step_of_the_search_waits_once_for_the_device(
     loaded = trained_model()
     engine = own_translator(loaded).engines.torch
     decoding = replace(loaded.config.decoding, **options)
-    source, _ = loaded.tokenizer.sentence_pieces
+    source, _ = loaded.tokenizer.translation_vocabularies
     segments = [Segment(pieces) for pieces in source.encode_pieces(LINES[:20])]
     counts: Counter[str] = Counter()
 

@@ -139,7 +139,7 @@ def test_numbers_of_other_programs_are_compared_line_by_line(tmp_path: Path) -> 
     assert comparison.difference == pytest.approx((high - low).mean())
     # The mean of n numbers varies by their deviation / sqrt(n).
     expected = 1.96 * low.std() / 40**0.5
-    assert result.scores[0][-1].interval == pytest.approx(expected, rel=0.1)
+    assert result.scores[0][-1].margin == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,10 @@ class Language:
         self.sentences = list(range(count))
         self.rows: list[list[list[int]]] = [[[] for _ in range(beam)] for _ in range(count)]
 
-    def select(self, sentences: NDArray[np.int64], beam_ids: NDArray[np.int64]) -> None:
-        self.sentences = [self.sentences[row] for row in sentences]
+    def select(self, kept: NDArray[np.int64], beam_ids: NDArray[np.int64]) -> None:
+        self.sentences = [self.sentences[row] for row in kept]
         self.rows = [
-            [list(self.rows[row][i]) for i in ids]
-            for row, ids in zip(sentences, beam_ids, strict=True)
+            [list(self.rows[row][i]) for i in ids] for row, ids in zip(kept, beam_ids, strict=True)
         ]
 
     def step(self, tokens: Tensor) -> Tensor:

@@ -82,13 +82,13 @@ def test_cached_steps_equal_the_uncached_pass(
     )
     with torch.no_grad():
         state = model.start(pack(sources))
-        state.watched_layer = 0
-        steps = [(model.step(target[..., t], state), state.attention) for t in range(7)]
+        state.alignment_layer = 0
+        steps = [(model.step(target[..., t], state), state.cross_attention) for t in range(7)]
         found = torch.stack([model.output(x).flatten(0, 1) for x, _ in steps], dim=1)
         # All tokens of one hypothesis of each sentence at once, then one more.
         state = model.start(pack(sources))
-        state.watched_layer = 0
-        hidden, weights = model.decode(target[:, 0, :6], state), state.attention
+        state.alignment_layer = 0
+        hidden, weights = model.decode(target[:, 0, :6], state), state.cross_attention
         last = model.decode(target[:, 0, 6:], state)
     torch.testing.assert_close(found, whole, rtol=0, atol=1e-5)
     both = torch.cat([hidden, last], dim=1)

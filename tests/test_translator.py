@@ -323,7 +323,7 @@ def test_learned_positions_limit_the_translation(
         ({"nbest": 9}, "nbest=9 is larger than the beam of 4; increase beam"),
         ({"nbest": 3, "beam": 1}, "nbest=3 is larger than the beam of 1"),
         ({"nbest": 0}, "nbest=0 must be at least 1"),
-        ({"sample": True, "constraints": [["a"]]}, "need a beam search"),
+        ({"sample": True, "constraints": [["a"]]}, "need beam search"),
         ({"temperature": 0.5}, "temperature=0.5 has no effect without decoding.sample"),
         ({"temperature": -1.0, "sample": True}, "temperature=-1.0 must be"),
         ({"prefixes": ["der", "das"]}, "prefixes has length 2, but texts has length 1"),

@@ -46,7 +46,7 @@ class Store:
         batches = [batch for part in parts for batch in part]
         self._table = pyarrow.Table.from_batches(batches, parts[0].schema)
         self._starts = np.cumsum([0, *map(len, batches)])
-        """Number of the first sentence of each batch, and the total number of sentences."""
+        """Index of the first sentence of each record batch, and the total number of sentences."""
         lists = [[batch.column(side) for batch in batches] for side in SIDES]
         self._sides = [[(x.offsets.to_numpy(), x.values.to_numpy()) for x in ids] for ids in lists]
         """Offsets and values of the id lists of each batch, of source and target."""
@@ -56,16 +56,16 @@ class Store:
 
     @cached_property
     def lens(self) -> list[NDArray[np.int32]]:
-        """Number of tokens of each source and of each target, with its end or start symbol."""
+        """Lengths of the sources with end symbol, and of the targets with start symbol."""
         lens = [[np.diff(offsets) for offsets, _ in side] for side in self._sides]
         return [np.concatenate([*x, np.empty(0, np.int32)]).astype(np.int32) + 1 for x in lens]
 
-    def pairs(self, numbers: NDArray[np.int64]) -> tuple[list[Ids], list[Ids]]:
+    def pairs(self, indices: NDArray[np.int64]) -> tuple[list[Ids], list[Ids]]:
         """Return the source and target ids of sentences, without special symbols."""
-        batches = np.searchsorted(self._starts, numbers, side="right") - 1
-        rows = (numbers - self._starts[batches]).tolist()
-        index = list(zip(batches.tolist(), rows, strict=True))
-        source, target = ([_row(side[i], row) for i, row in index] for side in self._sides)
+        batches = np.searchsorted(self._starts, indices, side="right") - 1
+        rows = (indices - self._starts[batches]).tolist()
+        places = list(zip(batches.tolist(), rows, strict=True))
+        source, target = ([_row(side[i], row) for i, row in places] for side in self._sides)
         return source, target
 
     def texts(self, limit: int | None = None) -> tuple[list[str], list[str]]:

@@ -28,14 +28,14 @@ SHARED_FILE = "tokenizer.model"
 SEPARATE_FILES = ("source.model", "target.model")
 ALPHABET_FILE = "alphabet.json"
 LABELS_FILE = "labels.json"
-VOCABULARY_FILES = (SHARED_FILE, *SEPARATE_FILES, ALPHABET_FILE, *MARIAN_FILES)
-TOKENIZER_FILES = (*VOCABULARY_FILES, *IDS_FILES, LABELS_FILE)
+MODEL_FILES = (SHARED_FILE, *SEPARATE_FILES, ALPHABET_FILE, *MARIAN_FILES)
+TOKENIZER_FILES = (*MODEL_FILES, *IDS_FILES, LABELS_FILE)
 """Names of all possible files of a tokenizer, source before target."""
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Source and target vocabularies: one object if they are shared.
+    """Source and target vocabularies: one object if they are the same.
 
     A language model has one vocabulary. The target vocabulary of a classifier is its labels.
     """
@@ -45,26 +45,26 @@ class Tokenizer:
 
     @cached_property
     def shared(self) -> bool:
-        """Whether both vocabularies have equal ids, so that they can share one embedding."""
+        """Whether both vocabularies have the same ids, so that they can share one embedding."""
         source, target = self.source, self.target
         if isinstance(source, MarianPieces) and isinstance(target, MarianPieces):
             return source.ids == target.ids
         return source is target
 
     @property
-    def sentence_pieces(self) -> tuple[SentencePieces, SentencePieces]:
+    def translation_vocabularies(self) -> tuple[SentencePieces, SentencePieces]:
         """The source and target vocabularies of a translation model."""
         assert isinstance(self.source, SentencePieces) and isinstance(self.target, SentencePieces)
         return self.source, self.target
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of the vocabulary; of separate vocabularies both, joined by a plus sign."""
+        """SHA-256 of the vocabulary, or of source and target, joined by a plus sign."""
         return "+".join(dict.fromkeys([self.source.checksum, self.target.checksum]))
 
     @property
     def files(self) -> dict[str, bytes]:
-        """Content of the vocabulary files, by name, source first and target last."""
+        """Content of the tokenizer files, by name, source first and target last."""
         source, target = self.source, self.target
         if isinstance(source, MarianPieces) and isinstance(target, MarianPieces):
             return marian_files([source, target])
@@ -74,20 +74,20 @@ class Tokenizer:
         return dict(zip(names, (source.model, target.model), strict=True))
 
     def save(self, folder: Path) -> None:
-        """Write the vocabulary files to a folder."""
+        """Write the tokenizer files to a folder."""
         for name, content in self.files.items():
             with atomic_file(folder / name) as stream:
                 stream.write(content)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
-        """Read the vocabulary files in a folder."""
+        """Read the tokenizer files in a folder."""
         paths = [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
         return cls.from_files(paths or [folder / SHARED_FILE])
 
     @classmethod
     def from_files(cls, paths: Sequence[Path]) -> Tokenizer:
-        """Read one shared vocabulary file, or source and target."""
+        """Read a shared vocabulary, source and target, or the Marian files of a folder."""
         if paths[0].name in MARIAN_FILES:
             vocabularies: Sequence[Vocabulary] = marian_vocabularies(paths[0].parent)
         else:

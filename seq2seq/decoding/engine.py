@@ -37,7 +37,7 @@ class Engine(ABC):
     def __init__(self, tokenizer: Tokenizer, max_target_len: int, name: str) -> None:
         """max_target_len: number of positions of the model. name: name of the model in errors."""
         self.tokenizer, self.max_target_len, self.name = tokenizer, max_target_len, name
-        self.source, self.target = tokenizer.sentence_pieces
+        self.source, self.target = tokenizer.translation_vocabularies
 
     def search(
         self,

@@ -31,7 +31,7 @@ class Engines:
 
     tokenizer: Tokenizer
     configs: Sequence[Config]
-    """Recipes of the models."""
+    """Configurations of the models."""
     device: str
     precision: DecodingPrecision
     """fp32 or int8 on a CPU; fp32, bf16 or fp16 on a GPU."""
@@ -70,11 +70,12 @@ class Engines:
     def choose(self, decoding: DecodingConfig, *, terms: bool = False) -> Engine:
         """Return the engine for a search with these options, and log the choice once.
 
-        CTranslate2 searches on a CPU. PyTorch searches on a GPU, and with ensembles or options that
-        CTranslate2 does not support.
+        PyTorch searches on a GPU, and with ensembles or options that CTranslate2 does not support.
+        Otherwise CTranslate2 searches, if it is installed. A model that was exported to CTranslate2
+        is always searched with CTranslate2. terms: some translations must contain given terms.
         """
         if decoding.sample and terms:
-            raise UserError("terms need a beam search: omit sample")
+            raise UserError("glossaries and constraints need beam search, not sampling")
         unsupported = " or ".join(unsupported_options(decoding, terms=terms))
         if self.models is None:
             if unsupported:

@@ -113,7 +113,7 @@ class RequiredTerms:
         for row, sentence in enumerate(state.sentences.tolist()):
             if terms := self.terms[sentence]:
                 hypotheses = state.tokens[row].tolist()
-                values[row] = self._select(terms, hypotheses, state.log_probs[row], values[row])
+                values[row] = self._select(terms, hypotheses, state.totals[row], values[row])
         return values
 
     def _select(

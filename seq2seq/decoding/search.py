@@ -21,15 +21,18 @@ from seq2seq.machine.devices import to_device
 
 
 class Decoder(Protocol):
-    """A model and its state for the sentences of a batch."""
+    """Incremental decoding of a batch by a model or an ensemble."""
 
     device: torch.device
 
     def step(self, tokens: Tensor) -> Tensor:
         """Feed the newest tokens, (B, W); return log-probabilities of the next, (B, W, V)."""
 
-    def select(self, sentences: NDArray[np.int64], beam_ids: NDArray[np.int64]) -> None:
-        """Reorder the state: keep B' of the B sentences, with hypotheses `beam_ids`, (B', W)."""
+    def select(self, kept: NDArray[np.int64], beam_ids: NDArray[np.int64]) -> None:
+        """Reorder the state: keep these hypotheses of some of the B sentences.
+
+        kept: positions of the sentences among the B, (B',). beam_ids: hypotheses, (B', W).
+        """
 
 
 @dataclass(frozen=True)
@@ -37,21 +40,22 @@ class BeamState:
     """The unfinished hypotheses of a search."""
 
     sentences: NDArray[np.int64]
-    """Indices of the sentences, (B,)."""
+    """Indices of the sentences in the search, (B,)."""
     tokens: NDArray[np.int64]
     """Tokens from the start symbol on, (B, W, length), in main memory."""
-    log_probs: Tensor
-    """Sums over the tokens, (B, W); -inf for rows without a hypothesis."""
+    totals: Tensor
+    """Log-probabilities, summed over the tokens, (B, W); -inf for unused places of a beam."""
 
     @property
     def length(self) -> int:
-        """Number of tokens, including the start symbol."""
+        """Number of tokens with the start symbol, or of a hypothesis that ends now, without it."""
         return self.tokens.shape[2]
 
 
 Rule = Callable[[BeamState, Tensor], Tensor]
-"""Maps log-probabilities of the next token, (B, W, V), to values that rank the continuations. -inf
-forbids a token. Log-probabilities and scores of hypotheses do not change."""
+"""Changes the values that rank the next tokens, (B, W, V), like a logits processor; -inf forbids a
+token. The values of the first rule are log-probabilities. Unlike with a logits processor, scores of
+hypotheses do not change."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,8 @@ def beam_search(
     more (Kasai et al. 2022). Greedy search stops at the first finished hypothesis.
 
     max_lens: maximum number of tokens, (B,), including the end symbol. The end symbol is forced at
-    this length, and if the rules forbid everything before any hypothesis is finished. Raises
+    this length. It is also forced if the rules forbid all tokens of a sentence that has no finished
+    hypothesis. penalty: length penalty for a number of tokens, including the end symbol. Raises
     FloatingPointError if a log-probability is NaN.
     """
     enough = 1 if beam == 1 else max(nbest, math.floor(beam * patience + 0.5))
@@ -93,14 +98,14 @@ def beam_search(
     sentences = np.arange(len(max_lens))
     tokens = np.full((len(sentences), beam, 1), bos_id)
     totals = np.full((len(sentences), beam), -np.inf, dtype=np.float32)
-    totals[:, 0] = 0.0  # all rows of a sentence are equal before the first step
+    totals[:, 0] = 0.0  # all hypotheses of a sentence are equal before the first step
     while len(sentences):
         state = BeamState(sentences, tokens, to_device(totals, decoder.device))
         log_probs = decoder.step(to_device(tokens[:, :, -1], decoder.device))
         force_eos = limits[sentences] == state.length
         none_finished = np.array([not finished[sentence] for sentence in sentences])
         values = _apply_rules(state, log_probs, rules, force_eos, none_finished, eos_id)
-        best = best_continuations(state.log_probs, values, log_probs, 2 * beam)
+        best = best_continuations(state.totals, values, log_probs, 2 * beam)
         priorities, totals, beam_ids, next_tokens = _to_host(best)
         if np.isnan(priorities).any():
             raise FloatingPointError("a log-probability is NaN")
@@ -141,7 +146,7 @@ def _apply_rules(
         values = torch.where(at_limit, only(eos_id, log_probs), values)
     if rules:
         values = reduce(lambda values, rule: rule(state, values), rules, values)
-        possible = (state.log_probs + values.amax(dim=-1)).amax(dim=-1) > -torch.inf
+        possible = (state.totals + values.amax(dim=-1)).amax(dim=-1) > -torch.inf
         stuck = to_device(none_finished, device) & ~possible
         values = torch.where(stuck[:, None, None], only(eos_id, log_probs), values)
         # A rule may have replaced a NaN.
@@ -156,20 +161,24 @@ def only(token: int, values: Tensor) -> Tensor:
     return masked
 
 
-def best_continuations(sums: Tensor, values: Tensor, log_probs: Tensor, count: int) -> list[Tensor]:
+def best_continuations(
+    totals: Tensor, values: Tensor, log_probs: Tensor, count: int
+) -> list[Tensor]:
     """Return the `count` best continuations of each sentence, the best first; NaN sorts first.
 
-    sums: log-probabilities of the hypotheses, (B, W). values, log_probs: ranking values and
-    log-probabilities of the next token, (B, W, V). Returns four tensors, (B, count): sums + values,
-    sums + log_probs, indices of the continued hypotheses, and next tokens.
+    totals: log-probabilities of the hypotheses, (B, W). values, log_probs: ranking values and
+    log-probabilities of the next token, (B, W, V). Returns four tensors, (B, count): totals plus
+    values, totals plus log_probs, indices of the continued hypotheses, and next tokens.
     """
     size, width, vocab_size = values.shape
-    per_row = min(count, vocab_size)
-    values, tokens = values.topk(per_row, dim=-1)
-    priorities, indices = (sums[:, :, None] + values).flatten(1).topk(min(count, width * per_row))
-    beam_ids, tokens = indices // per_row, tokens.flatten(1).gather(1, indices)
-    rows = torch.arange(size, device=sums.device)[:, None]
-    totals = sums.gather(1, beam_ids) + log_probs[rows, beam_ids, tokens]
+    per_beam = min(count, vocab_size)
+    values, tokens = values.topk(per_beam, dim=-1)
+    priorities, indices = (
+        (totals[:, :, None] + values).flatten(1).topk(min(count, width * per_beam))
+    )
+    beam_ids, tokens = indices // per_beam, tokens.flatten(1).gather(1, indices)
+    rows = torch.arange(size, device=totals.device)[:, None]
+    totals = totals.gather(1, beam_ids) + log_probs[rows, beam_ids, tokens]
     return [priorities, totals, beam_ids, tokens]
 
 

@@ -182,7 +182,7 @@ class Segmenter:
         """max_len: maximum length of a segment. max_target_len: maximum length of prefixes and
         references. Both are in tokens, without the end symbol.
         """
-        self.source, self.target = tokenizer.sentence_pieces
+        self.source, self.target = tokenizer.translation_vocabularies
         self.tag = tag
         self.max_len, self.max_target_len = max_len, max_target_len
 

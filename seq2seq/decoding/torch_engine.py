@@ -61,12 +61,12 @@ class EnsembleDecoder:
         log_probs[..., self.target.unk_id] = -torch.inf
         return log_probs
 
-    def select(self, sentences: NDArray[np.int64], beam_ids: NDArray[np.int64]) -> None:
+    def select(self, kept: NDArray[np.int64], beam_ids: NDArray[np.int64]) -> None:
         count, beam = len(self._states[0].source_lens), beam_ids.shape[1]
-        rows = (sentences[:, None] * beam + beam_ids).flatten()
+        rows = (kept[:, None] * beam + beam_ids).flatten()
         if not np.array_equal(rows, np.arange(count * beam)):
             for state in self._states:
-                state.select(rows, sentences)
+                state.select(rows, kept)
 
     def _log_probs(self, logits: Tensor) -> Tensor:
         """Return log-probabilities, (..., V), with padding and start symbol excluded."""
@@ -85,7 +85,7 @@ class EnsembleDecoder:
         log_probs = []
         adapt_threads(self.device)
         for model, state in zip(self.models, self._states, strict=True):
-            state.watched_layer = model.alignment_layer
+            state.alignment_layer = model.alignment_layer
             # Logits are computed in chunks to save memory.
             hidden = model.decode(tokens, state).flatten(0, 1).split(CHUNK_TOKENS)
             chunks = [
@@ -93,7 +93,7 @@ class EnsembleDecoder:
                 for x, ids in zip(hidden, indices.flatten().split(CHUNK_TOKENS), strict=True)
             ]
             log_probs.append(torch.cat(chunks).view(indices.shape))
-        return mean_log_prob(log_probs), self._states[0].attention
+        return mean_log_prob(log_probs), self._states[0].cross_attention
 
 
 def mean_log_prob(log_probs: Sequence[Tensor]) -> Tensor:

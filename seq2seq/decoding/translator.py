@@ -46,7 +46,7 @@ class Translator:
         """decoding: default search options. tag: symbol before every text."""
         self.engines, self.decoding, self.tag = engines, decoding, tag
         self.tokenizer = engines.tokenizer
-        if tag is not None and not self.tokenizer.sentence_pieces[0].knows(tag):
+        if tag is not None and not self.tokenizer.translation_vocabularies[0].knows(tag):
             raise UserError(
                 f"tag={tag!r} is not a symbol of this model's tokenizer: use a tag of its training "
                 "corpora"
@@ -210,7 +210,7 @@ class Translator:
 
     def _align(self, engine: Engine, segments: Sequence[Segment], decoding: DecodingConfig) -> None:
         """Add word alignments. The tag of the source text is not a word."""
-        source_vocabulary, target_vocabulary = self.tokenizer.sentence_pieces
+        source_vocabulary, target_vocabulary = self.tokenizer.translation_vocabularies
         tags = int(self.tag is not None)
         linked = [(segment, x) for segment in segments for x in segment.hypotheses if x.pieces]
         pairs = [(segment.source, hypothesis.pieces) for segment, hypothesis in linked]

@@ -16,7 +16,7 @@ from sacrebleu.significance import Result as TestResult
 from seq2seq.data.lines import read_file
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import (
-    DEFAULT_KEYS,
+    COMPARISON_METRICS,
     NAMES,
     Score,
     make_metric,
@@ -122,8 +122,8 @@ class Result:
             for score in scores:
                 tree[score.key] = round(score.value, 4)
                 tree[score.signature_key] = score.signature
-                if score.interval is not None:
-                    tree[f"{score.key}_interval"] = round(score.interval, 4)
+                if score.margin is not None:
+                    tree[f"{score.key}_interval"] = round(score.margin, 4)
             if system.search:
                 tree["search"] = system.search
             if comparisons:
@@ -143,14 +143,14 @@ def compare(
 ) -> Result:
     """Score systems, and compare each system with the first.
 
-    keys: metrics (by default `DEFAULT_KEYS`). line_scores: from `read_line_scores`.
+    keys: metrics (by default `COMPARISON_METRICS`). line_scores: from `read_line_scores`.
     """
     references = [list(lines) for lines in test_set.references]
     scores: list[list[Score]] = [[] for _ in systems]
     comparisons: list[list[Comparison]] = [[] for _ in systems]
     with sacrebleu_errors():
         measured: list[tuple[str, Metric, Sequence[Sequence[str]]]] = []
-        for key in dict.fromkeys(keys or DEFAULT_KEYS):
+        for key in dict.fromkeys(keys or COMPARISON_METRICS):
             metric = make_metric(key, tokenize=test_set.tokenize, lowercase=test_set.lowercase)
             measured.append((key, metric, [list(system.lines) for system in systems]))
         for name, numbers in (line_scores or {}).items():
@@ -160,8 +160,8 @@ def compare(
             for i, lines in enumerate(texts):
                 bootstrap = bootstraps[i]
                 score = score_by(metric, key, lines, references)
-                interval = None if bootstrap.ci is None else float(bootstrap.ci)
-                scores[i].append(replace(score, interval=interval))
+                margin = None if bootstrap.ci is None else float(bootstrap.ci)
+                scores[i].append(replace(score, margin=margin))
                 if i == 0:
                     continue
                 comparisons[i].append(

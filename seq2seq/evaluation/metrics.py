@@ -15,10 +15,10 @@ from seq2seq.errors import UserError
 
 DEFAULT_TOKENIZER = "13a"
 NAMES = {"bleu": "BLEU", "chrf": "chrF2", "chrf++": "chrF2++", "ter": "TER", "spbleu": "spBLEU"}
-DEFAULT_KEYS = ("bleu", "chrf", "chrf++", "ter")
-"""Default metrics of `seq2seq score`: without spBLEU, whose tokenizer sacreBLEU downloads."""
 VALIDATION_METRICS = ("bleu", "chrf")
 EVALUATION_METRICS = (*VALIDATION_METRICS, "ter")
+COMPARISON_METRICS = ("bleu", "chrf", "chrf++", "ter")
+"""Without spBLEU, whose tokenizer sacreBLEU downloads."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class Score:
     """Key of `NAMES`, or the lower-case name of another program's metric."""
     name: str
     value: float
-    """From 0 to 100; TER may be higher."""
+    """For sacreBLEU's metrics from 0 to 100; TER may be higher."""
     details: str = ""
-    """sacreBLEU's line about BLEU, with n-gram precisions; empty for other metrics."""
+    """sacreBLEU's line with n-gram precisions, for BLEU and spBLEU."""
     signature: str = ""
-    interval: float | None = None
+    margin: float | None = None
     """Half the width of the 95 % confidence interval, by bootstrap resampling (Koehn 2004)."""
 
     @property
     def text(self) -> str:
         """Value and confidence interval, such as `27.31 ± 0.62`."""
-        margin = "" if self.interval is None else f" ± {self.interval:.2f}"
+        margin = "" if self.margin is None else f" ± {self.margin:.2f}"
         return f"{self.value:.2f}{margin}"
 
     @property
@@ -56,8 +56,8 @@ def sacrebleu_errors() -> Iterator[None]:
     except (RuntimeError, ImportError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
-            f"sacreBLEU failed: {reason or type(error).__name__}; check --tokenize, --metrics "
-            "and SACREBLEU_SEED"
+            f"sacreBLEU failed: {reason or type(error).__name__}; check the tokenizer, the "
+            "metrics and SACREBLEU_SEED"
         ) from None
 
 
@@ -101,7 +101,10 @@ def score_by(
 def require_aligned(
     name: object, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
 ) -> None:
-    """Raise UserError unless all lists have the same length, above 0; name: of the hypotheses."""
+    """Raise UserError unless all lists have the same length and are not empty.
+
+    name: plural noun for the hypotheses, for the message.
+    """
     for lines in references:
         if len(lines) != len(hypotheses):
             raise UserError(

@@ -137,7 +137,7 @@ class HuggingFaceFormat:
         from transformers import MarianTokenizer
 
         separate = not self.tokenizer.shared
-        for name, content in marian_files(self.tokenizer.sentence_pieces).items():
+        for name, content in marian_files(self.tokenizer.translation_vocabularies).items():
             (folder / name).write_bytes(content)
         target = self.tokenizer.target
         special = [target.unk_id, target.eos_id, target.pad_id, target.bos_id]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -54,9 +55,17 @@ def resolve_precision(
 def product_dtype(x: Tensor) -> torch.dtype:
     """Return the data type of matrix multiplications of `x`: autocast's, if enabled."""
     device = x.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return x.dtype
+    return torch.get_autocast_dtype(device) if _autocast_enabled(device) else x.dtype
+
+
+def no_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Return a context manager that disables autocast on the device of `x`, if it is enabled."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if _autocast_enabled(device) else nullcontext()
+
+
+def _autocast_enabled(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def single_thread_flops(device: torch.device, precision: Precision) -> float:

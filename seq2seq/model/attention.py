@@ -13,19 +13,22 @@ from seq2seq.model.dropout import Dropout
 from seq2seq.model.positions import Heads, Rotate, Rotation, rotate_
 
 
-def attend(heads: Heads, query: Packed, key: Packed, *, causal: bool, dropout: Dropout) -> Tensor:
-    """Return softmax(Q K^T / sqrt(K)) V within each sentence (equation 1), heads joined: (N, D).
+def attend(
+    heads: Heads, query_tokens: Packed, key_tokens: Packed, *, causal: bool, dropout: Dropout
+) -> Tensor:
+    """Return softmax(Q K^T / sqrt(d_k)) V within each sentence (equation 1), heads joined: (N, D).
 
-    heads: projected tokens of `query` (queries) and of `key` (keys and values). causal: mask later
-    positions. dropout: applied to the attention weights.
+    heads: queries, keys and values, (N, H, K) each. query_tokens, key_tokens: the sentences of the
+    queries, and of the keys and values. causal: mask later positions. dropout: applied to the
+    attention weights.
     """
     on_device = cpu_attention if heads[0].device.type == "cpu" else gpu_attention
-    attended = on_device.attend(heads, query, key, causal=causal, dropout=dropout)
-    return attended.flatten(1)  # here: torch.compile would not know that D is constant
+    attended = on_device.attend(heads, query_tokens, key_tokens, causal=causal, dropout=dropout)
+    return attended.flatten(1)  # not by the caller: torch.compile must see that D is constant
 
 
 class ConcatenatedLinear(nn.Linear):
-    """Linear layers of equal shape with one concatenated weight, (parts * out, in), and output.
+    """Linear layers of equal shape: weights, (parts * out, in), and outputs are concatenated.
 
     Initialisation and Muon treat each part as a separate matrix: see `num_matrices`.
     """
@@ -37,7 +40,7 @@ class ConcatenatedLinear(nn.Linear):
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention with H heads of width K = D/H; call `project`, `attend` and `output` in turn.
+    """Attention with H heads of width K = D/H: `project`, the function `attend`, and `output`.
 
     In self-attention queries, keys and values come from the same tokens; in cross-attention the
     queries come from the decoder, the keys and values from the encoder's output (the memory).
@@ -88,7 +91,8 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Attend from new tokens, (R, T, D), to earlier tokens and to themselves.
 
-        T is 1 after the first step. layer: index in the stack. rotation: sines, cosines, (T, K/2).
+        T must be 1 after the first step. layer: index in the stack. rotation: sines and cosines,
+        (T, K/2).
         """
         projected = self._fused(x)
         if rotation:
@@ -100,9 +104,9 @@ class MultiHeadAttention(nn.Module):
 
     def step_cross(self, x: Tensor, state: DecoderState, layer: int) -> Tensor:
         """Attend from new tokens, (R, T, D), to the encoded sources."""
-        memory = state.memories[layer]
-        queries = self.query(x).view(len(memory), -1, x.shape[2])  # (B, W*T, D)
-        attended = attend_cached(queries, memory, state.mask, self.num_heads)
-        if layer == state.watched_layer:
-            state.attention = attention_weights(queries, memory, state.mask, self.num_heads)
+        cached = state.cross_key_values[layer]
+        queries = self.query(x).view(len(cached), -1, x.shape[2])  # (B, W*T, D)
+        attended = attend_cached(queries, cached, state.mask, self.num_heads)
+        if layer == state.alignment_layer:
+            state.cross_attention = attention_weights(queries, cached, state.mask, self.num_heads)
         return self.output(attended.view(x.shape))

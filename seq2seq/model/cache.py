@@ -1,7 +1,8 @@
 """Key/value cache of a decoder.
 
-In shapes, B is the number of sentences, W of hypotheses per sentence, R = B*W of rows, S of source
-tokens, and T of new tokens per hypothesis.
+Shapes: B sentences, W hypotheses per sentence, R = B*W rows, S tokens of the longest source, T new
+tokens per hypothesis, D model width. In the functions, B is the number of rows or sentences, Q the
+number of queries, and L the number of keys.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ GROWTH = 32
 class DecoderState:
     """Encoded sources of a search and the key/value cache of each layer.
 
-    All hypotheses have `length` tokens.
+    length: number of cached tokens, equal for all hypotheses; `Stack.step` increases it.
     """
 
     def __init__(
@@ -32,20 +33,20 @@ class DecoderState:
         device: torch.device,
         *,
         source_lens: Sequence[int] = (),
-        memories: Sequence[Tensor] = (),
+        cross_key_values: Sequence[Tensor] = (),
     ) -> None:
-        """memories: keys and values of the cross-attention of each layer, (B, S, 2D), if any."""
+        """cross_key_values: for the cross-attention of each layer, (B, S, 2D), if any."""
         self.device, self.length = device, 0
-        self.memories = list(memories)
+        self.cross_key_values = list(cross_key_values)
         self.source_lens = np.array(source_lens, dtype=np.int64)
         self.mask = self._mask()
         """(B, 1, 1, S): True for source tokens; None if all sources have the same length."""
         self._caches: list[Tensor | None] = [None] * layers
         """Keys and values of each layer, (R, capacity, 2D)."""
-        self.watched_layer: int | None = None
-        """Layer whose cross-attention weights are kept in `attention` at each step."""
-        self.attention = torch.empty(0)
-        """Weights of the last step, averaged over the heads, (B, W*T, S)."""
+        self.alignment_layer: int | None = None
+        """Layer whose cross-attention weights are stored in `cross_attention` at each step."""
+        self.cross_attention = torch.empty(0)
+        """Weights of the latest step, averaged over the heads, (B, W*T, S)."""
 
     def _mask(self) -> Tensor | None:
         lens = self.source_lens
@@ -55,7 +56,10 @@ class DecoderState:
         return to_device(inside[:, None, None], self.device)
 
     def append(self, layer: int, new: Tensor) -> Tensor:
-        """Append the keys and values of new tokens, (R, T, 2D), to a layer; return all of them."""
+        """Append the keys and values of new tokens, (R, T, 2D), to a layer; return all of them.
+
+        Does not increase `length`.
+        """
         end, cache = self.length + new.shape[1], self._caches[layer]
         if cache is None:
             cache = new.new_empty(len(new), max(end, GROWTH), new.shape[2])
@@ -76,7 +80,9 @@ class DecoderState:
         if len(sentences) < len(self.source_lens):
             index, self.source_lens = to_device(sentences, self.device), self.source_lens[sentences]
             longest = int(self.source_lens.max())
-            self.memories = [x.index_select(0, index)[:, :longest] for x in self.memories]
+            self.cross_key_values = [
+                x.index_select(0, index)[:, :longest] for x in self.cross_key_values
+            ]
             self.mask = self._mask()
 
 

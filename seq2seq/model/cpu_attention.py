@@ -53,6 +53,8 @@ class _Attend(torch.autograd.Function):
         return query_rows.join(grad_queries, num_heads), *grads, None, None
 
 
-def attend(heads: Heads, query: Packed, key: Packed, *, causal: bool, dropout: Dropout) -> Tensor:
+def attend(
+    heads: Heads, query_tokens: Packed, key_tokens: Packed, *, causal: bool, dropout: Dropout
+) -> Tensor:
     """Compute `attention.attend` on a CPU."""
-    return _Attend.apply(*heads, rows_of(query, key, causal), dropout)
+    return _Attend.apply(*heads, rows_of(query_tokens, key_tokens, causal), dropout)

@@ -23,20 +23,24 @@ Kernel = Callable[..., Tensor]
 """Attention kernel for concatenated sentences of different lengths; returns (N, H, K)."""
 
 
-def attend(heads: Heads, query: Packed, key: Packed, *, causal: bool, dropout: Dropout) -> Tensor:
+def attend(
+    heads: Heads, query_tokens: Packed, key_tokens: Packed, *, causal: bool, dropout: Dropout
+) -> Tensor:
     """Compute `attention.attend` on a GPU."""
     device, dtype, width = heads[0].device, heads[0].dtype, heads[0].shape[2]
     # The kernel does not support dropout.
     if not dropout.probability and (kernel := find_kernel(device, dtype, width)):
-        longest = (max(packed.longest, TOKENS_ROUND) for packed in (query, key))  # or the padding
-        return kernel(*heads, query.offsets, key.offsets, *longest, causal=causal)
-    rows, num_heads = rows_of(query, key, causal), heads[0].shape[1]
+        sides = query_tokens, key_tokens
+        offsets = (tokens.offsets for tokens in sides)
+        longest = (max(tokens.longest, TOKENS_ROUND) for tokens in sides)  # or the padding
+        return kernel(*heads, *offsets, *longest, causal=causal)
+    rows, num_heads = rows_of(query_tokens, key_tokens, causal), heads[0].shape[1]
     layouts = rows.queries, rows.keys, rows.keys
     queries, keys, values = (
         layout.split(x.contiguous()).unflatten(0, (-1, num_heads))  # (B, H, L, K)
         for layout, x in zip(layouts, heads, strict=True)
     )
-    is_causal = causal and query.is_grid
+    is_causal = causal and query_tokens.is_grid
     mask = None if is_causal else rows.bias(queries.dtype)
     attended = F.scaled_dot_product_attention(
         queries, keys, values, mask, dropout.probability, is_causal=is_causal

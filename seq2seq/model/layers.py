@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
-from seq2seq.machine.precision import product_dtype
+from seq2seq.machine.precision import no_autocast, product_dtype
 from seq2seq.model import attention as attention_functions
 from seq2seq.model.attention import ConcatenatedLinear, MultiHeadAttention
 from seq2seq.model.cache import DecoderState
@@ -58,7 +58,7 @@ class LayerNorm(nn.LayerNorm):
         """Normalise the last dimension of x, (..., D)."""
         if x.device.type == "cpu":  # accepts weights in fp32 for any input
             return super().forward(x)
-        with torch.autocast(x.device.type, enabled=False):
+        with no_autocast(x):
             weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
             return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
@@ -131,7 +131,7 @@ class Layer(nn.Module):
         no_dropout, norm = NO_DROPOUT.residual, self.self_attention_norm
         y = self.self_attention.step_self(self._before(x, norm), state, index, rotation)
         x = self._after(x, y, norm, no_dropout)
-        if state.memories:
+        if state.cross_key_values:
             norm = self.cross_attention_norm
             y = self.cross_attention.step_cross(self._before(x, norm), state, index)
             x = self._after(x, y, norm, no_dropout)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from seq2seq.config import Config, config_of
 from seq2seq.data.json_objects import read_object_file
-from seq2seq.data.tokenizer import TOKENIZER_FILES, VOCABULARY_FILES, Tokenizer
+from seq2seq.data.tokenizer import MODEL_FILES, TOKENIZER_FILES, Tokenizer
 from seq2seq.errors import UserError, short
 from seq2seq.files import SUMS_FILE, find_damage
 from seq2seq.model.marian import is_marian, read_marian
@@ -86,7 +86,7 @@ def _is_run(folder: Path) -> bool:
 
 def vocabulary_files(folder: Path) -> tuple[str, ...]:
     """Return the vocabulary files of a model directory, source before target."""
-    return tuple(str(folder / name) for name in VOCABULARY_FILES if (folder / name).exists())
+    return tuple(str(folder / name) for name in MODEL_FILES if (folder / name).exists())
 
 
 def describe_model(folder: Path) -> tuple[Config, str]:

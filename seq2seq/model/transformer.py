@@ -121,8 +121,8 @@ class Transformer(Network):
         sentences = encoded[: sum(lens)].split(lens)
         memory = pad_sequence(sentences, batch_first=True)  # (B, S, D)
         layers = self.decoder.layers
-        memories = [layer.cross_attention.key_value(memory) for layer in layers]  # (B, S, 2D)
-        return DecoderState(len(layers), self.device, source_lens=lens, memories=memories)
+        key_values = [layer.cross_attention.key_value(memory) for layer in layers]  # (B, S, 2D)
+        return DecoderState(len(layers), self.device, source_lens=lens, cross_key_values=key_values)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Feed the newest token of every hypothesis, (B, W); return hidden states, (B, W, D)."""

@@ -19,7 +19,7 @@ RULES = {
     "languages": "one side is in another language",
     "duplicates": "the pair is a repetition",
     "overlap": "the source is in dev, test or exclude",
-    "held_out": "moved to dev or test",
+    "held_out": "the source was moved to dev or test",
     "max_len": "one side has too many tokens",
 }
 """Rules that drop a training pair, in order of application, with a description."""
@@ -28,11 +28,11 @@ CODES = {rule: number for number, rule in enumerate(RULES, start=KEPT + 1)}
 """Code of each rule (uint8)."""
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd-\uffff]")
-"""C0 and C1 control characters except tab and line ends, U+FFFD, and noncharacters."""
+"""Control characters (C0, C1) except tab, LF and CR; U+FFFD to U+FFFF."""
 MIN_CONFIDENCE = 0.9
 """Minimum probability to assign a text to another language. Short texts rarely reach it."""
-RATIO_FREE_CHARACTERS = 20
-"""Maximum length to which no ratio applies: `OK` may become `Einverstanden`."""
+RATIO_MIN_CHARACTERS = 20
+"""`max_ratio` applies if the longer side has more characters: `OK` may become `Einverstanden`."""
 
 
 def require_pairs(num_pairs: int, dropped: Mapping[str, int]) -> None:
@@ -69,7 +69,10 @@ def require_languages(*languages: str) -> None:
 
 
 def text_rule(config: CleaningConfig, languages: tuple[str, str], source: str, target: str) -> int:
-    """Return the code of the first rule about texts that the pair breaks, or KEPT."""
+    """Return the code of the first rule that drops the pair because of its text, or KEPT.
+
+    Other rules also depend on other pairs or on the tokenizer.
+    """
     sides = source, target
     if config.blank and not (source.strip() and target.strip()):
         return CODES["blank"]
@@ -77,7 +80,7 @@ def text_rule(config: CleaningConfig, languages: tuple[str, str], source: str, t
         return CODES["control"]
     if config.max_ratio is not None:
         shorter, longer = sorted((len(source), len(target)))
-        if longer > RATIO_FREE_CHARACTERS and longer > config.max_ratio * shorter:
+        if longer > RATIO_MIN_CHARACTERS and longer > config.max_ratio * shorter:
             return CODES["max_ratio"]
     if config.languages and any(map(is_foreign, sides, languages)):
         return CODES["languages"]

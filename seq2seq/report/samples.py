@@ -95,7 +95,7 @@ def _attention(
     translator: Translator, texts: Sequence[str], results: Sequence[Translation]
 ) -> list[str]:
     """Return heat maps of the cross-attention that word alignments are computed from."""
-    source, _ = translator.tokenizer.sentence_pieces
+    source, _ = translator.tokenizer.translation_vocabularies
     best = [result.nbest[0].pieces if result.nbest else [] for result in results]
     pairs = [
         (source_pieces, target)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from seq2seq.data.packing import Batch
-from seq2seq.machine.precision import product_dtype
+from seq2seq.machine.precision import no_autocast, product_dtype
 from seq2seq.model.transformer import Network
 
 CHUNK_ROWS = 2048
-"""Number of rows of logits in memory at once."""
+"""Number of tokens whose logits are in memory at once."""
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -44,8 +44,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         if wants_gradient:
             grad_passes = [torch.zeros_like(x, dtype=acc_dtype) for x in passes]
             grad_weight = torch.zeros_like(weight)
-        # In fp16 probabilities below 6e-8 would be 0, gradients of confident predictions would
-        # underflow, and the sum over the rows of a frequent word would overflow.
+        # In fp16 the softmax is in fp32: probabilities below 6e-8 would be 0. `grad_scale` keeps
+        # small gradients from underflow. `state_scale` keeps `grad_weight`, a sum over all tokens
+        # with the same target, from overflow.
         is_fp16 = dtype == torch.float16
         grad_scale, state_scale = (16, 1 / 128) if is_fp16 else (1, 1)
         states = [x * state_scale for x in rows] if is_fp16 else rows
@@ -61,7 +62,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 target_logits[i, chunk] = logits[i][target].to(acc_dtype)
                 nll[i, chunk], other = _split_target(pass_probs, target)
                 others.append(other)
-            # d loss / d logits = probs - smoothed targets; the smoothing follows below.
+            # d loss / d logits = probs - (1 - smoothing) * one_hot - smoothing / V. At the target,
+            # the first two terms are `smoothing - other`. The last term follows after the loop.
             target_grads = [smoothing - other for other in others]
             if kl_weight:
                 part, grads, grads_of_targets = _divergence(logits, probs, others, target, num_real)
@@ -80,20 +82,20 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 grad_weight.add_(grad.t() @ states[i][chunk], alpha=1 / (grad_scale * state_scale))
         nll, target_logits = nll[:, :num_labels], target_logits[:, :num_labels]
         # The mean of -log p over the vocabulary is logsumexp(logits) - mean(logits), and logsumexp
-        # is nll + target_logit. It is at least log(V); clamped, since the nll is clamped.
-        # Not a matrix product: on a GPU it may round to TF32.
+        # is nll + target_logit. The mean is at least log(V); the clamped nll may make it smaller.
+        # Not a matrix product, which may use TF32 on a GPU.
         mean_logits = torch.stack([(x[:num_labels].to(acc_dtype) * mean).sum(dim=-1) for x in rows])
-        rest = (nll + target_logits - mean_logits).clamp_(min=math.log(len(weight)))
-        mean_nll = nll.sum() / len(passes)
-        loss = (1 - smoothing) * mean_nll + smoothing * rest.sum() / len(passes)
+        smooth_loss = (nll + target_logits - mean_logits).clamp_(min=math.log(len(weight)))
+        nll_sum = nll.sum() / len(passes)
+        loss = (1 - smoothing) * nll_sum + smoothing * smooth_loss.sum() / len(passes)
         if wants_gradient:
             # Smoothing of the targets, without a pass over (N, V).
             for x, grad in zip(passes, grad_passes, strict=True):
                 grad[:num_labels] -= smoothing * mean
                 grad_weight -= smoothing / len(weight) * x[:num_labels].sum(0, dtype=acc_dtype)
             ctx.save_for_backward(grad_weight, *grad_passes)
-        ctx.mark_non_differentiable(mean_nll)
-        return loss + kl_weight * divergence, mean_nll
+        ctx.mark_non_differentiable(nll_sum)
+        return loss + kl_weight * divergence, nll_sum
 
     @staticmethod
     @once_differentiable
@@ -106,13 +108,14 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 def _split_target(probs: Tensor, target: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Return the nll of the targets and the sum of all other probabilities, both (rows,).
 
-    probs: (rows, V); the targets are set to 0. target: rows and columns of the targets.
+    Sets the probabilities of the targets in `probs`, (rows, V), to 0 in place. target: rows and
+    columns of the targets.
     A probability close to 1, rounded to bf16, loses its difference from 1. The sum of the other
     probabilities keeps it.
     """
     acc_dtype = torch.promote_types(probs.dtype, torch.float32)
     prob = probs[target].to(acc_dtype)
-    # Not scatter_, which is slow on a CPU; not the number 0, whose copy would wait for a GPU.
+    # scatter_ is slow on a CPU. A Python number would be copied to a GPU, with a synchronisation.
     probs[target] = probs.new_zeros(())
     # On a CPU, sum(dtype=acc_dtype) would convert the whole matrix first.
     others = probs.sum(dim=-1).to(acc_dtype)
@@ -130,8 +133,10 @@ def _divergence(
     """Return the R-Drop divergence of two passes and its gradients with respect to their logits.
 
     The mean of KL(p, q) and KL(q, p) is sum((p - q) * (log p - log q)) / 2. Since p - q sums to 0,
-    logits can replace the log-probabilities, relative to any constant. The logit of the target is
-    subtracted, so that only the other, small probabilities matter.
+    the difference of the logits, shifted by any constant, can replace log p - log q. It is shifted
+    to 0 at the target, so that only the other, small probabilities matter.
+
+    probs, others: changed and returned by `_split_target`.
 
     Returns the sum over the first `num_labels` rows, gradients, (rows, V), and the gradients of the
     targets, (rows,). Gradients are multiplied by 2, the number of passes.
@@ -160,10 +165,10 @@ def smoothed_cross_entropy(
     """Return the label-smoothed loss and the negative log-likelihood, both sums, in nats.
 
     passes: hidden states, (N, D), of one or two forward passes over a batch. Rows after the first
-    `num_labels` are padding. Loss and nll are means over the passes. weight: weight of the output
+    `num_labels` are padding. Loss and nll are averaged over the passes. weight: of the output
     projection, (V, D). targets: (N,). The target distribution is 1 - smoothing for the true token
     plus smoothing spread over all V (Szegedy et al. 2016, section 7). The nll has no gradient.
-    Probabilities are clamped to the smallest normal number of the precision, about e^-87.
+    Probabilities are clamped to the smallest normal fp32 number, about e^-87.
 
     kl_weight: weight of the mean of the two Kullback-Leibler divergences between two passes
     (R-Drop, Wu et al. 2021, equation 4: that loss is twice this loss, with alpha = 2 * kl_weight).
@@ -172,7 +177,7 @@ def smoothed_cross_entropy(
         weight = weight.detach()
     dtype = product_dtype(passes[0])
     # On a GPU, autocast would compute the probabilities, (N, V), in fp32.
-    with torch.autocast(weight.device.type, enabled=False):
+    with no_autocast(weight):
         loss, nll = _SmoothedCrossEntropy.apply(
             weight, targets, num_labels, smoothing, kl_weight, dtype, *passes
         )

@@ -14,8 +14,8 @@ def learning_rate(config: TrainingConfig, dim: int, step: int, elapsed_minutes: 
 
     noam: lr * D^-0.5 * min(step^-0.5, step * warmup^-1.5) (Vaswani et al. 2017, equation 3).
     inverse_sqrt: linear to the peak `lr`, then lr * sqrt(warmup / step).
-    cosine: linear to the peak `lr`, then half a cosine down to `lr_end`. Its position is the larger
-    of two fractions: of the updates after the warm-up, and of `max_minutes` (warm-up included).
+    cosine: linear to the peak `lr`, then half a cosine down to `lr_end`. The cosine's progress is
+    the larger of (step - warmup) / (max_steps - warmup) and elapsed_minutes / max_minutes.
     """
     warmup = config.warmup_steps
     if config.schedule == "noam":
@@ -38,13 +38,13 @@ class Due:
     validation: bool
     checkpoint: bool
     is_last: bool
-    """Whether this is the last update."""
+    """Whether training ends with this update."""
     finished: bool
     """Whether the run is finished, including the final validation and averaging."""
 
 
 def due(config: TrainingConfig, state: RunState) -> Due:
-    """Return the actions that are due after the last update of a run."""
+    """Return the actions that are due after the latest update, `state.step`."""
     minutes = state.minutes - state.minutes_at_checkpoint
     every = config.checkpoint_every_minutes
     validated = state.validated == state.step
