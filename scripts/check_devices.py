@@ -198,7 +198,7 @@ def check_variants(
         with device:
             config = ModelConfig(**{**SHAPES[shape], "attention_dropout": attention_dropout})
             model = Transformer(config, ALPHABET.size)
-        model.recompute_layers(recompute)
+        model.set_gradient_checkpointing(recompute)
         if compiled:
             torch._dynamo.reset()
             compile_layers(model, device, "aot_eager")

@@ -92,7 +92,7 @@ def evaluate(loss: ModelLoss, batch: Batch) -> list[Tensor]:
 def check(task: str, backend: str = "eager", *, recompute: bool = False, **variant: Any) -> None:
     """Train and evaluate on batches of all sizes; compare with a model that is not compiled."""
     model = make_model(task, **variant)
-    model.recompute_layers(recompute)
+    model.set_gradient_checkpointing(recompute)
     plain, loss = (ModelLoss(each, 0.1, 0.5) for each in (copy.deepcopy(model), model))
     compile_layers(model, torch.device("cpu"), counting := Counting(backend))
     tried_out = counting.calls
@@ -130,7 +130,7 @@ def test_layers_are_recomputed_as_they_were_compiled() -> None:
 @pytest.mark.parametrize("recompute", [False, True])
 def test_dropout_and_half_precision_are_compiled_once(recompute: bool) -> None:
     model = make_model("translation", dropout=0.1, attention_dropout=0.1, norm="post").float()
-    model.recompute_layers(recompute)
+    model.set_gradient_checkpointing(recompute)
     loss = ModelLoss(model, 0.1)
     compile_layers(model, torch.device("cpu"), counting := Counting("aot_eager"))
     tried_out, batches = counting.calls, [make_batch("translation", *size) for size in SIZES]

@@ -74,7 +74,7 @@ def test_loss_and_gradients_equal_those_of_the_cpu(
 ) -> None:
     """The CPU computes in fp32."""
     model = make_model(dim=32, positions=positions)
-    model.recompute_layers(recompute)
+    model.set_gradient_checkpointing(recompute)
     exact, wanted = loss_and_gradients(model, batch, torch.device("cpu"), "fp32")
     found, gradient = loss_and_gradients(model, batch, DEVICE, precision)
     rel = {"fp32": 1e-4, "bf16": 0.05, "fp16": 0.01}[precision]

@@ -144,7 +144,7 @@ def test_gradient_checkpointing_changes_no_bit(
     plain, frugal = (
         make_model(dropout=0.3, activation_dropout=0.1, **options).train() for _ in range(2)
     )
-    frugal.recompute_layers(True)
+    frugal.set_gradient_checkpointing(True)
     calls = 0
 
     def count(*_: object) -> None:

@@ -154,7 +154,7 @@ def test_the_terms_of_a_line_do_not_affect_other_lines(translator: Translator) -
         Request("a man", 3),
     ]
     done: list[int] = []
-    results = translator.process(requests, advance=done.append)
+    results = translator.process(requests, progress=done.append)
     for request, result in zip(requests, results, strict=True):
         assert_equal(result, *translator.process([request]))
     assert "Hund" in results[1].text and results[2].text == "" and sum(done) == 3

@@ -253,7 +253,7 @@ def score(options: argparse.Namespace) -> None:
             keys=options.metrics,
             line_scores=read_line_scores(options.line_scores, systems),
         )
-        tree, text = result.tree(), result_text(result)
+        tree, text = result.to_dict(), result_text(result)
         if options.lines is not None:
             breakdown = break_down(systems, test_set, options.lines)
             tree |= {"breakdown": breakdown}

@@ -18,7 +18,10 @@ from seq2seq.errors import UserError, short
 
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the keys of a recipe with `section.key=value` overrides. Checks types, not values."""
+    """Return the keys of a recipe with `section.key=value` overrides.
+
+    Checks each key and its value; combinations of values are checked by `resolve`.
+    """
     path = Path(path)
     try:
         with path.open(encoding="utf-8") as stream:
@@ -33,21 +36,21 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
     for override in overrides:
         _apply_override(tree, override)
     where = f"{path} with {' '.join(overrides)}" if overrides else str(path)
-    config_of(tree, where)  # raises for wrong types
+    config_of(tree, where)  # for its errors
     if not tree.get("name"):
         tree["name"] = path.resolve().parent.name if path.stem == "recipe" else path.stem
     return tree
 
 
 def resolve(tree: dict[str, Any], where: str) -> Config:
-    """Return the complete recipe and check its values. where: name of the file, for errors."""
+    """Return the complete recipe and check all values. where: name of the file, for errors."""
     config = config_of(tree, where)
     check_values(config)
     return config
 
 
 def config_of(tree: dict[str, Any], where: str) -> Config:
-    """Return a recipe with its task's defaults. Raises UserError for unknown keys or types."""
+    """Return a recipe with its task's defaults. Raises UserError for a wrong key or value."""
     name = tree.get("task", "translation")
     if name not in list(TASKS):
         raise UserError(f"{where}: task={short(name)} must be one of: {', '.join(TASKS)}")

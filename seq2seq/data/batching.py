@@ -69,10 +69,10 @@ def shard(lens: Lens, process: int, num_processes: int) -> Order:
 def micro_batches(*input_lens: Lens, max_tokens: int) -> list[Order]:
     """Split a process's shard of an update into micro-batches: arrays of indices into the shard.
 
-    Sentences are sorted by length and assigned round-robin to as few micro-batches as have at most
-    `max_tokens` tokens per input (or one sentence). Each then has sentences of all lengths: these
-    fill the rows of attention better. input_lens: for each input of the model, the number of tokens
-    of each sentence.
+    Sentences are sorted by length and assigned round-robin to the smallest number of micro-batches
+    in which no input has more than `max_tokens` tokens, except for a single longer sentence. So a
+    micro-batch has sentences of all lengths, and the rows of attention have less padding.
+    input_lens: for each input of the model, the number of tokens of each sentence.
     """
     lens = np.stack(input_lens)
 
@@ -89,11 +89,12 @@ def micro_batches(*input_lens: Lens, max_tokens: int) -> list[Order]:
 def worst_case_lens(longest: int, max_tokens: int) -> list[int]:
     """Return sentence lengths, `max_tokens` in all, for which attention needs the most memory.
 
-    The longest sentence determines the length of rows. The other sentences are short, but so long
-    that few fit into a row. The last sentence has the remaining tokens.
+    The longest sentence determines the length of rows. The other sentences are as short as possible
+    while a row holds no more of them than of the longest, so rows are mostly padding. The last
+    sentence has the remaining tokens.
     """
     [row_len] = row_lens([longest])
-    # The shortest length of which a row holds no more sentences than of `longest`.
+    # The shortest length that also fits only row_len // longest times into a row.
     other = row_len // (row_len // longest + 1) + 1
     lens = [longest] + [other] * max(0, (max_tokens - longest) // other)
     rest = max_tokens - sum(lens)

@@ -19,7 +19,7 @@ from seq2seq.errors import UserError, not_a_number
 T = TypeVar("T")
 Pairs = Sequence[tuple[Sequence[str], Sequence[str]]]
 """Pairs of source pieces and target pieces."""
-Advance = Callable[[int], None]
+Progress = Callable[[int], None]
 """Called after the search of each batch with its number of segments."""
 
 CPU_BATCH = 32
@@ -46,7 +46,7 @@ class Engine(ABC):
         *,
         nbest: int = 1,
         scores: bool = True,
-        advance: Advance | None = None,
+        progress: Progress | None = None,
     ) -> list[list[Hypothesis]]:
         """Return at most `nbest` hypotheses of each segment, the best first, and store them in it.
 
@@ -61,8 +61,8 @@ class Engine(ABC):
             collected = self._collect(batch, results, decoding)
             for segment, hypotheses in zip(batch, collected, strict=True):
                 segment.hypotheses = hypotheses
-            if advance:
-                advance(len(batch))
+            if progress:
+                progress(len(batch))
         self._rank(segments, decoding, nbest, scores=scores)
         return [segment.hypotheses for segment in segments]
 

@@ -171,7 +171,7 @@ class LineTranslator:
     def __call__(self, requests: Sequence[Request]) -> list[str]:
         """Return an output line for each request."""
         done = self._done + len(requests)
-        translations = self.translator.process(requests, self.options, advance=self._advance)
+        translations = self.translator.process(requests, self.options, progress=self._advance)
         # The search counts segments: it skips blank lines, and long lines have several segments.
         self._advance(max(0, done - self._done))
         for translation in translations:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from seq2seq.config import Config, DecodingConfig, from_tree, require_effects
 from seq2seq.decoding.alignment import align, piece_words
-from seq2seq.decoding.engine import Advance, Engine
+from seq2seq.decoding.engine import Engine, Progress
 from seq2seq.decoding.engines import Engines, search_precision
 from seq2seq.decoding.segments import (
     Options,
@@ -148,9 +148,12 @@ class Translator:
         requests: Sequence[Request],
         options: Options | None = None,
         decoding: DecodingConfig | None = None,
-        advance: Advance | None = None,
+        progress: Progress | None = None,
     ) -> list[Translation]:
-        """Return a translation for each request, in order. The requests are searched together."""
+        """Return a translation for each request, in order.
+
+        progress: called with the number of segments after each batch.
+        """
         options = options or Options()
         decoding = decoding or self.decoding
         if decoding.precision != self.decoding.precision:
@@ -170,7 +173,7 @@ class Translator:
                 decoding,
                 nbest=options.nbest,
                 scores=options.scores or options.tokens,
-                advance=advance,
+                progress=progress,
             )
         self._complete(engine, translations, options, decoding)
         return translations

@@ -66,8 +66,8 @@ class Comparison:
         enough = self.difference != 0 and self.different >= MIN_DIFFERENT
         return enough and all(p is not None and p < LEVEL for p in values)
 
-    def tree(self) -> dict[str, Any]:
-        """Return a JSON object."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as a JSON object."""
         return {
             "difference": round(self.difference, 4),
             "p_bootstrap": self.p_bootstrap,
@@ -112,7 +112,7 @@ class Result:
     comparisons: Sequence[Sequence[Comparison]]
     """Comparisons by system and metric; empty for the first system."""
 
-    def tree(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return a JSON object: scores of the first system, with the other systems in `against`."""
         trees = []
         for system, scores, comparisons in zip(
@@ -127,7 +127,7 @@ class Result:
             if system.search:
                 tree["search"] = system.search
             if comparisons:
-                tree["comparisons"] = {result.metric: result.tree() for result in comparisons}
+                tree["comparisons"] = {result.metric: result.to_dict() for result in comparisons}
             trees.append(tree)
         first, *others = trees
         against = {"against": others} if others else {}

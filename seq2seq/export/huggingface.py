@@ -70,21 +70,21 @@ class HuggingFaceFormat:
 
     def _settings(self) -> dict[str, Any]:
         """Return the content of config.json."""
-        shape = self.config.model
+        model_config = self.config.model
         return {
-            **{theirs: getattr(shape, ours) for theirs, ours in SHAPE.items()},
-            **{key: getattr(shape, key) for key in DROPOUTS},
+            **{theirs: getattr(model_config, ours) for theirs, ours in SHAPE.items()},
+            **{key: getattr(model_config, key) for key in DROPOUTS},
             "vocab_size": self.tokenizer.source.size,
             "decoder_vocab_size": self.tokenizer.target.size,
-            "activation_function": shape.activation,
+            "activation_function": model_config.activation,
             "max_position_embeddings": num_positions(self.config),
             "scale_embedding": True,
-            "normalize_before": shape.norm == "pre",
-            "add_final_layer_norm": shape.norm == "pre",
+            "normalize_before": model_config.norm == "pre",
+            "add_final_layer_norm": model_config.norm == "pre",
             "normalize_embedding": False,
-            "static_position_embeddings": shape.positions == "sinusoidal",
-            "share_encoder_decoder_embeddings": shape.tied and self.tokenizer.shared,
-            "tie_word_embeddings": shape.tied,
+            "static_position_embeddings": model_config.positions == "sinusoidal",
+            "share_encoder_decoder_embeddings": model_config.tied and self.tokenizer.shared,
+            "tie_word_embeddings": model_config.tied,
             **self._symbols(),
         }
 
@@ -115,7 +115,7 @@ class HuggingFaceFormat:
 
     def _weights(self) -> dict[str, Tensor]:
         """Return the weights by their names in transformers, tied weights under all names."""
-        model, shape = self.model, self.config.model
+        model, model_config = self.model, self.config.model
         parameters = dict(model.named_parameters())
         weights = {
             BIAS: parameters.pop("output.bias", torch.zeros(self.tokenizer.target.size))[None],
@@ -123,12 +123,12 @@ class HuggingFaceFormat:
             "model.decoder.embed_tokens.weight": model.target_embedding.weight,
             "lm_head.weight": model.output.weight,
         }
-        if shape.norm == "pre" or (shape.tied and self.tokenizer.shared):
+        if model_config.norm == "pre" or (model_config.tied and self.tokenizer.shared):
             weights["model.shared.weight"] = model.source_embedding.weight
         for name, parameter in parameters.items():
             if name in EMBEDDINGS:
                 continue
-            scale = math.sqrt(shape.dim) if name.endswith("positions.weight") else 1.0
+            scale = math.sqrt(model_config.dim) if name.endswith("positions.weight") else 1.0
             theirs = marian_names(name)
             weights |= zip(theirs, (parameter * scale).chunk(len(theirs)), strict=True)
         return weights
@@ -164,15 +164,15 @@ class HuggingFaceFormat:
 
 def _require_representable(config: Config, tokenizer: Tokenizer) -> None:
     """Raise UserError with the recipe key if Marian and Pegasus do not support the model."""
-    shape, pre = config.model, config.model.norm == "pre"
+    model_config, pre = config.model, config.model.norm == "pre"
     ids = [[v.unk_id, v.pad_id, v.eos_id] for v in (tokenizer.source, tokenizer.target)]
     unsupported = {
-        "model.positions=rotary: train with model.positions=sinusoidal (1.5 BLEU worse on "
-        "Multi30k, docs/sizes.md)": shape.positions == "rotary",
+        "model.positions=rotary: train with model.positions=learned and model.norm=pre (no worse "
+        "on Multi30k, docs/sizes.md)": model_config.positions == "rotary",
         "model.activation=swiglu: train with model.activation=relu (no worse on Multi30k, "
-        "docs/sizes.md)": shape.activation == "swiglu",
+        "docs/sizes.md)": model_config.activation == "swiglu",
         "model.positions=learned with model.norm=post: train with model.norm=pre (1.5 BLEU better "
-        "on Multi30k, docs/sizes.md)": shape.positions == "learned" and not pre,
+        "on Multi30k, docs/sizes.md)": model_config.positions == "learned" and not pre,
         "tokenizer.shared=false with model.norm=pre: train with tokenizer.shared=true": (
             pre and not tokenizer.shared
         ),

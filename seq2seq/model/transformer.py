@@ -57,7 +57,7 @@ class Network(nn.Module):
         """Device of the parameters."""
         return next(self.parameters()).device
 
-    def recompute_layers(self, enabled: bool) -> None:
+    def set_gradient_checkpointing(self, enabled: bool) -> None:
         """Set whether training stores only the input of each layer and recomputes the rest."""
         for stack in self.stacks():
             stack.gradient_checkpointing = enabled
@@ -115,7 +115,7 @@ class Transformer(Network):
         return max(0, self.config.decoder_layers - 2)
 
     def start(self, source: Packed) -> DecoderState:
-        """Encode sources, in CPU memory, and return the initial state of a search."""
+        """Encode sources, given in CPU memory, and return the initial state of a search."""
         lens = source.lens.tolist()
         encoded = self.encoder(self.source_embedding, source.to(self.device), NO_DROPOUT)
         sentences = encoded[: sum(lens)].split(lens)

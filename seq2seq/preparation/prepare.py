@@ -1,7 +1,7 @@
 """Prepare the corpora of a recipe: tokenizer and memory-mapped token ids.
 
 Stages: read the corpora once into shards of text, select pairs, train the tokenizer on a sample,
-encode all pairs. Finished stages are not repeated after an interruption.
+encode all pairs. After an interruption, finished shards and a finished tokenizer are used again.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def paragraphs(texts: Sequence[str], kind: str = "") -> str:
 
 
 def line_charts(rows: Rows, charts: Mapping[str, Spec]) -> str:
-    """Return charts and the script that draws them; charts: by title, with units."""
+    """Return the HTML of charts, with their script. charts: specifications by caption."""
     import vl_convert
 
     figures = []

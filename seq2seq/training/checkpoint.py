@@ -18,7 +18,7 @@ FREE_KEYS = {
     *(f"training.{key.name}" for key in fields(TrainingConfig) if "changeable" in key.metadata),
 }
 """Recipe keys that may change on resume. Keys in `decoding` may always change. Apart from dropout
-masks and rounding, only the two batch sizes affect the updates."""
+masks and rounding, only training.batch_tokens affects the updates."""
 LENGTH_KEYS = {"training.max_steps", "training.max_minutes"}
 """Keys that determine the end of a cosine schedule."""
 
@@ -27,7 +27,7 @@ LENGTH_KEYS = {"training.max_steps", "training.max_minutes"}
 class Totals:
     """Sums over all processes since metrics were last logged.
 
-    The first five exclude skipped updates; the others include them.
+    The first five values exclude skipped updates; the others include them.
     """
 
     loss: float = 0.0
@@ -35,9 +35,10 @@ class Totals:
     trained_labels: float = 0.0
     gradient_norms: float = 0.0
     """Sum of gradient norms before clipping."""
-    made_updates: float = 0.0
+    applied_updates: float = 0.0
+    """Number of updates that were not skipped."""
     tokens: int = 0
-    """Number of labels (classifier: input tokens)."""
+    """Number of target tokens (classifier: input tokens)."""
     updates: int = 0
     lr: float = 0.0
     """Learning rate of the last update."""
@@ -57,7 +58,7 @@ class RunState:
     offset: int = 0
     """Number of sentences of this epoch already used."""
     minutes: float = 0.0
-    """Training time of all starts of the run."""
+    """Training time of the run, including the time before it was resumed."""
     minutes_at_checkpoint: float = 0.0
     """Training time at the last checkpoint."""
     skipped: int = 0
@@ -98,16 +99,16 @@ class RunState:
             return False
         ranked = sorted([*self.kept, (score, self.step)], key=lambda kept: (-kept[0], kept[1]))
         self.kept = ranked[:keep_best]
-        if best := self._is_best(f"step_{self.step}", score):
+        if best := self._update_best(f"step_{self.step}", score):
             self.validations_since_best = 0
         return best
 
     def add_average(self, score: float) -> bool:
-        """Compare the average of checkpoints with the best model; return whether it is better."""
+        """Record the average of checkpoints as best if it is better; return whether it is."""
         self.averaged = self.step
-        return self._is_best(f"average_{self.step}", score)
+        return self._update_best(f"average_{self.step}", score)
 
-    def _is_best(self, name: str, score: float) -> bool:
+    def _update_best(self, name: str, score: float) -> bool:
         """Record a model in kept/ as the best if its score is higher; return whether it is."""
         if not score > (-math.inf if self.best_score is None else self.best_score):
             return False
@@ -146,7 +147,8 @@ def require_same_run(
     """Raise UserError, naming all changed keys, if recipe or data differ from a checkpoint's.
 
     saved_data, data: checksums of the training data, in the checkpoint and now. If they are equal,
-    changed `data` keys are ignored. If the tokenizer is unchanged, its keys are ignored too.
+    changed `data` keys except weights are ignored. If the tokenizer is unchanged, its keys except
+    bpe_dropout are ignored.
     """
     saved, old_tokenizer = describe_model(folder)
     same_data, same_tokenizer = saved_data == data, old_tokenizer == tokenizer.checksum
@@ -169,7 +171,7 @@ def require_same_run(
         changed = ["the text of the corpora has changed"]
     if changed:
         raise UserError(
-            f"{folder} was trained with another recipe: {'; '.join(changed)}. Restore the old "
-            "recipe, or name another run directory with --run (training.init_from starts a new run "
-            "from these weights)"
+            f"{folder} was trained with another recipe or other data: {'; '.join(changed)}. "
+            "Restore it, or name another run directory with --run (training.init_from starts a new "
+            "run from these weights)"
         )

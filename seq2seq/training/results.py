@@ -69,7 +69,7 @@ class Results:
                 totals.nll += nll
                 totals.trained_labels += num_labels
                 totals.gradient_norms += norm
-                totals.made_updates += 1
+                totals.applied_updates += 1
             elif loss_scale > 1:
                 state.overflows += 1
             else:
@@ -90,7 +90,7 @@ class Results:
             "loss": total.loss / trained,
             "nll": total.nll / trained,
             "lr": total.lr,
-            "gradient_norm": total.gradient_norms / (total.made_updates or math.nan),
+            "gradient_norm": total.gradient_norms / (total.applied_updates or math.nan),
             "tokens_per_second": total.tokens / total.seconds,
             "tokens_per_update": total.tokens / total.updates,
         }

@@ -150,7 +150,7 @@ def _build_model(config: Config, run: Path, task: Task, data: PreparedData) -> N
         require_undamaged(init)
         task.require_initial(data.tokenizer, init)
         load_weights(model, init)
-    model.recompute_layers(config.training.gradient_checkpointing)
+    model.set_gradient_checkpointing(config.training.gradient_checkpointing)
     return model
 
 

@@ -84,9 +84,7 @@ class Trainer:
         if self.is_finished:
             advice = "to continue it, raise training.max_steps, max_minutes or patience"
             if self.config.training.schedule == "cosine":
-                advice = (
-                    "its cosine schedule has ended; to train longer, start a new run with --run"
-                )
+                advice = "a cosine schedule has a fixed length; to train longer, use a new --run"
             logger.info("%s is finished; %s", self.directory.path, advice)
             return self.state
         if self.config.training.warmup_steps >= self.config.training.max_steps:
