@@ -16,7 +16,7 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.training.muon import Muon
 from seq2seq.training.optimizer import (
     build_optimizers,
-    fused_adam_skips,
+    fused_adam_supports_found_inf,
     load_optimizer_state,
     optimizer_state,
     step_optimizers,
@@ -52,8 +52,8 @@ def test_skipped_steps_change_nothing(
     fused: bool,
 ) -> None:
     """Neither as first steps, when there is no state yet, nor later."""
-    assert fused_adam_skips(torch.device("cpu"))
-    monkeypatch.setattr("seq2seq.training.optimizer.fused_adam_skips", lambda _: fused)
+    assert fused_adam_supports_found_inf(torch.device("cpu"))
+    monkeypatch.setattr("seq2seq.training.optimizer.fused_adam_supports_found_inf", lambda _: fused)
     model, other = make_model(), make_model()
     optimizers, reference = build(model, kind), build(other, kind)
     for _ in range(2):

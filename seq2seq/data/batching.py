@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from seq2seq.data.packing import row_lens
 
-Order = NDArray[np.int64]
-"""Numbers of sentences, or indices into a list of sentences."""
+Indices = NDArray[np.int64]
+"""Indices of sentences: in the training data or in a list."""
 Lens = NDArray[np.integer]
 
 
 def sentence_order(
     corpus_sizes: Sequence[int], corpus_weights: Sequence[float], *, seed: int, epoch: int
-) -> Order:
-    """Return the sentence numbers of one epoch, in training order.
+) -> Indices:
+    """Return the indices of the sentences of one epoch, in training order.
 
     A corpus of weight 2.3 occurs twice, and a random 30 % of its sentences a third time.
     """
@@ -32,16 +32,16 @@ def sentence_order(
     start = 0
     for size, weight in zip(corpus_sizes, corpus_weights, strict=True):
         whole = int(weight)
-        numbers = np.arange(start, start + size)
-        extra = random.permutation(numbers)[: round((weight - whole) * size)]
-        parts += [numbers] * whole + [extra]
+        indices = np.arange(start, start + size)
+        extra = random.permutation(indices)[: round((weight - whole) * size)]
+        parts += [indices] * whole + [extra]
         start += size
     order = random.permutation(np.concatenate(parts))
     # An epoch has at least one sentence, even of a tiny corpus with a small weight.
     return order if len(order) else random.integers(0, start, 1)
 
 
-def updates(order: Order, lens: Lens, batch_tokens: int, offset: int = 0) -> Iterator[Order]:
+def updates(order: Indices, lens: Lens, batch_tokens: int, offset: int = 0) -> Iterator[Indices]:
     """Split the order, from sentence `offset` on, into updates of at most `batch_tokens` tokens.
 
     lens: number of tokens of each sentence in `order`. An update has at least one sentence, and the
@@ -58,7 +58,7 @@ def updates(order: Order, lens: Lens, batch_tokens: int, offset: int = 0) -> Ite
         start = end
 
 
-def shard(lens: Lens, process: int, num_processes: int) -> Order:
+def shard(lens: Lens, process: int, num_processes: int) -> Indices:
     """Return the ascending indices of the sentences of an update that one process trains on.
 
     Sentences are sorted by length and assigned round-robin, so that shards are about equal.
@@ -66,17 +66,18 @@ def shard(lens: Lens, process: int, num_processes: int) -> Order:
     return np.sort(np.argsort(-lens, kind="stable")[process::num_processes])
 
 
-def micro_batches(*input_lens: Lens, max_tokens: int) -> list[Order]:
+def micro_batches(*input_lens: Lens, max_tokens: int) -> list[Indices]:
     """Split a process's shard of an update into micro-batches: arrays of indices into the shard.
 
     Sentences are sorted by length and assigned round-robin to the smallest number of micro-batches
     in which no input has more than `max_tokens` tokens, except for a single longer sentence. So a
-    micro-batch has sentences of all lengths, and the rows of attention have less padding.
+    micro-batch has sentences of all lengths: short ones fill the rows of attention
+    (`packing.row_lens`) that long ones leave partly empty.
     input_lens: for each input of the model, the number of tokens of each sentence.
     """
     lens = np.stack(input_lens)
 
-    def size(indices: Order) -> int:
+    def size(indices: Indices) -> int:
         return int(lens[:, indices].sum(axis=1).max())
 
     order = np.argsort(-lens.max(axis=0), kind="stable")
@@ -90,8 +91,8 @@ def worst_case_lens(longest: int, max_tokens: int) -> list[int]:
     """Return sentence lengths, `max_tokens` in all, for which attention needs the most memory.
 
     The longest sentence determines the length of rows. The other sentences are as short as possible
-    while a row holds no more of them than of the longest, so rows are mostly padding. The last
-    sentence has the remaining tokens.
+    while a row holds no more of them than of the longest: that leaves the most padding, up to half
+    of a row. The last sentence has the remaining tokens.
     """
     [row_len] = row_lens([longest])
     # The shortest length that also fits only row_len // longest times into a row.

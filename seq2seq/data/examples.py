@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from seq2seq.config import Config
-from seq2seq.data.batching import Lens, Order, sentence_order, worst_case_lens
+from seq2seq.data.batching import Indices, Lens, sentence_order, worst_case_lens
 from seq2seq.data.bpe_dropout import BPEDropout
 from seq2seq.data.packing import Batch, add_bos, collate, context_window_batch, pack, truncate
 from seq2seq.data.prepared import PreparedData
@@ -29,21 +29,21 @@ Tokens = NDArray[np.unsignedinteger]
 
 
 class Examples(ABC):
-    """Numbered training examples, read on demand."""
+    """Training examples, read on demand by index."""
 
     checksum: str
     """Checksum of the training data."""
 
     @abstractmethod
-    def order(self, seed: int, epoch: int) -> Order:
-        """Return the numbers of one epoch's examples, in training order."""
+    def order(self, seed: int, epoch: int) -> Indices:
+        """Return the indices of the examples of one epoch, in training order."""
 
     @abstractmethod
-    def lens(self, numbers: Order) -> Lens:
+    def lens(self, indices: Indices) -> Lens:
         """Return the number of tokens of each example that count towards training.batch_tokens."""
 
     @abstractmethod
-    def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> Sequence[Any]:
+    def load(self, indices: Indices, positions: Indices, *, seed: int, epoch: int) -> Sequence[Any]:
         """Read examples. positions: position of each example in the epoch.
 
         Random choices depend only on seed, epoch and position.
@@ -79,14 +79,14 @@ class Pairs(Examples):
         """Number of tokens of the longest input of the model."""
         return int(max(lens.max() for lens in self.store.lens))
 
-    def order(self, seed: int, epoch: int) -> Order:
+    def order(self, seed: int, epoch: int) -> Indices:
         return sentence_order(self._corpus_sizes, self._corpus_weights, seed=seed, epoch=epoch)
 
-    def lens(self, numbers: Order) -> Lens:
-        return self.store.lens[1][numbers]
+    def lens(self, indices: Indices) -> Lens:
+        return self.store.lens[1][indices]
 
-    def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> list[IdsPair]:
-        sources, targets = self.store.pairs(numbers)
+    def load(self, indices: Indices, positions: Indices, *, seed: int, epoch: int) -> list[IdsPair]:
+        sources, targets = self.store.pairs(indices)
         if self._bpe_dropout:
             random = generators(positions, seed=seed, epoch=epoch)
             sources = self._resample(sources, self.tokenizer.source, random, self.longest - 1)
@@ -135,11 +135,11 @@ class LabelledTexts(Pairs):
     def longest(self) -> int:
         return min(self.context, int(self.store.lens[0].max()))
 
-    def lens(self, numbers: Order) -> Lens:
-        return np.minimum(self.store.lens[0][numbers], self.context)
+    def lens(self, indices: Indices) -> Lens:
+        return np.minimum(self.store.lens[0][indices], self.context)
 
-    def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> list[IdsPair]:
-        texts, labels = self.store.pairs(numbers)
+    def load(self, indices: Indices, positions: Indices, *, seed: int, epoch: int) -> list[IdsPair]:
+        texts, labels = self.store.pairs(indices)
         texts = [truncate(text, self.context - 1) for text in texts]
         if self._bpe_dropout:
             random = generators(positions, seed=seed, epoch=epoch)
@@ -161,7 +161,7 @@ class LabelledTexts(Pairs):
         return self.collate([(row, label) for row in self.worst_case_rows(max_tokens)])
 
 
-def generators(positions: Order, *, seed: int, epoch: int) -> list[np.random.Generator]:
+def generators(positions: Indices, *, seed: int, epoch: int) -> list[np.random.Generator]:
     """Return a random generator for each example, seeded by its position in the epoch."""
     return [
         np.random.Generator(
@@ -190,16 +190,16 @@ class ContextWindows(Examples):
                 f"{self.context} and the token after it: use a longer text or shorter context"
             )
 
-    def order(self, seed: int, epoch: int) -> Order:
+    def order(self, seed: int, epoch: int) -> Indices:
         random = np.random.Generator(np.random.PCG64([seed, epoch]))
         count = len(self.tokens) - self.context
         return random.integers(0, count, max(1, count // self.context))
 
-    def lens(self, numbers: Order) -> Lens:
-        return np.full(len(numbers), self.context, dtype=np.int32)
+    def lens(self, indices: Indices) -> Lens:
+        return np.full(len(indices), self.context, dtype=np.int32)
 
-    def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> list[Tokens]:
-        return [self.tokens[start : start + self.context + 1] for start in numbers.tolist()]
+    def load(self, indices: Indices, positions: Indices, *, seed: int, epoch: int) -> list[Tokens]:
+        return [self.tokens[start : start + self.context + 1] for start in indices.tolist()]
 
     def sizes(self, examples: Sequence[Tokens]) -> Sequence[Lens]:
         return [np.full(len(examples), self.context)]

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from seq2seq.data import batching
-from seq2seq.data.batching import Order, micro_batches, shard
+from seq2seq.data.batching import Indices, micro_batches, shard
 from seq2seq.data.examples import Examples
 from seq2seq.data.packing import Batch
 
@@ -60,21 +60,21 @@ class TrainingData:
         while True:
             order = self.examples.order(self.seed, epoch)
             lens = self.examples.lens(order)
-            for numbers in batching.updates(order, lens, self.batch_tokens, offset):
-                batches, offset = self.load(numbers, epoch, offset), offset + len(numbers)
+            for indices in batching.updates(order, lens, self.batch_tokens, offset):
+                batches, offset = self.load(indices, epoch, offset), offset + len(indices)
                 following = (epoch, offset) if offset < len(order) else (epoch + 1, 0)
                 yield Update(batches, *following)
             epoch, offset = epoch + 1, 0
 
-    def load(self, numbers: Order, epoch: int, offset: int) -> list[Batch]:
+    def load(self, indices: Indices, epoch: int, offset: int) -> list[Batch]:
         """Read this process's shard of an update and make its micro-batches."""
-        indices = shard(self.examples.lens(numbers), self.process, self.num_processes)
+        own = shard(self.examples.lens(indices), self.process, self.num_processes)
         load = partial(self.examples.load, seed=self.seed, epoch=epoch)
-        if examples := load(numbers[indices], indices + offset):
+        if examples := load(indices[own], own + offset):
             plan = micro_batches(*self.examples.sizes(examples), max_tokens=self.micro_batch_tokens)
             batches = [self.examples.collate([examples[i] for i in batch]) for batch in plan]
         else:  # fewer examples than processes: every process must take part in the all-reduce
-            first = self.examples.collate(load(numbers[:1], np.array([offset])))
+            first = self.examples.collate(load(indices[:1], np.array([offset])))
             batches = [replace(first, num_labels=0)]
         if self.pin_memory:
             batches = [batch.map(Tensor.pin_memory) for batch in batches]  # for asynchronous copies

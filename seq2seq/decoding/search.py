@@ -48,7 +48,7 @@ class BeamState:
 
     @property
     def length(self) -> int:
-        """Number of tokens with the start symbol, or of a hypothesis that ends now, without it."""
+        """Number of tokens, including the start symbol."""
         return self.tokens.shape[2]
 
 
@@ -113,6 +113,7 @@ def beam_search(
         ends = next_tokens == eos_id
         for row, rank in np.argwhere((ends & np.isfinite(priorities))[:, :beam]):
             path, total = tokens[row, beam_ids[row, rank], 1:], float(totals[row, rank])
+            # The end symbol counts, and the start symbol does not.
             hypothesis = Finished(path.tolist(), total, total / penalty(state.length))
             finished[sentences[row]].append(hypothesis)
         # At most W of the 2W continuations end, so at least W go on.

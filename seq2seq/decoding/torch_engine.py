@@ -35,7 +35,7 @@ GPU_BATCH_TOKENS = 65_536
 GPU_ROWS = 4096
 """Maximum number of hypotheses in a batch on a GPU, whose log-probabilities are in memory."""
 CHUNK_TOKENS = 1024
-"""Maximum number of tokens whose logits are in memory at a time."""
+"""Maximum number of tokens whose logits `score` keeps in memory at a time."""
 
 
 class EnsembleDecoder:
@@ -73,9 +73,10 @@ class EnsembleDecoder:
         return logits.float().index_fill_(-1, self._excluded, -torch.inf).log_softmax(dim=-1)
 
     def score(self, targets: Ids) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities of targets with end symbols, (B, T), by teacher forcing.
+        """Return the log-probabilities of targets and end symbols, (B, T), by teacher forcing.
 
-        Also returns the cross-attention of the first model, (B, T, S).
+        Also returns the cross-attention of the first model, (B, T, S). targets: token ids without
+        the end symbol; T counts it.
         """
         labels = np.full((len(targets), max(map(len, targets)) + 1), self.target.eos_id)
         for row, ids in enumerate(targets):

@@ -1,8 +1,8 @@
 """Key/value cache of a decoder.
 
 Shapes: B sentences, W hypotheses per sentence, R = B*W rows, S tokens of the longest source, T new
-tokens per hypothesis, D model width. In the functions, B is the number of rows or sentences, Q the
-number of queries, and L the number of keys.
+tokens per hypothesis, D model width. In `attend_cached` and `attention_weights`, N is the number of
+rows or sentences, Q the number of queries, and L the number of keys.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class DecoderState:
 def attend_cached(
     queries: Tensor, cached: Tensor, mask: Tensor | None, num_heads: int, *, causal: bool = False
 ) -> Tensor:
-    """Attend from queries, (B, Q, D), to cached keys and values, (B, L, 2D).
+    """Attend from queries, (N, Q, D), to cached keys and values, (N, L, 2D).
 
-    mask: (B, 1, 1, L), True where queries may attend. Returns shape (B, Q, D).
+    mask: (N, 1, 1, L), True where queries may attend. Returns shape (N, Q, D).
     """
     q, k, v = (_heads(x, num_heads) for x in (queries, *cached.chunk(2, dim=-1)))
     attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
@@ -101,7 +101,7 @@ def attend_cached(
 def attention_weights(
     queries: Tensor, cached: Tensor, mask: Tensor | None, num_heads: int
 ) -> Tensor:
-    """Return the attention weights averaged over the heads, (B, Q, L), in fp32."""
+    """Return the attention weights averaged over the heads, (N, Q, L), in fp32."""
     q, k = (_heads(x, num_heads).float() for x in (queries, cached.chunk(2, dim=-1)[0]))
     scores = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5
     if mask is not None:
@@ -110,5 +110,5 @@ def attention_weights(
 
 
 def _heads(x: Tensor, num_heads: int) -> Tensor:
-    """Split (B, L, D) into heads, (B, H, L, K)."""
+    """Split (N, L, D) into heads, (N, H, L, K)."""
     return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)

@@ -52,7 +52,7 @@ class FeedForward(nn.Module):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer normalisation in the data type of its input; on a GPU, torch's autocasts to fp32."""
+    """Layer normalisation in the data type of its input. On a GPU, autocast would choose fp32."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension of x, (..., D)."""
@@ -126,7 +126,7 @@ class Layer(nn.Module):
     def step(self, x: Tensor, state: DecoderState, index: int, rotation: Rotation | None) -> Tensor:
         """Map the hidden states of T new tokens for each of R hypotheses, (R, T, D) to (R, T, D).
 
-        index: index of this layer in the stack. rotation: see `project`.
+        index: index of this layer in the stack. rotation: sines and cosines, (T, K/2).
         """
         no_dropout, norm = NO_DROPOUT.residual, self.self_attention_norm
         y = self.self_attention.step_self(self._before(x, norm), state, index, rotation)

@@ -32,7 +32,7 @@ CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd-\uffff]")
 MIN_CONFIDENCE = 0.9
 """Minimum probability to assign a text to another language. Short texts rarely reach it."""
 RATIO_MIN_CHARACTERS = 20
-"""`max_ratio` applies if the longer side has more characters: `OK` may become `Einverstanden`."""
+"""`max_ratio` applies only to longer texts: `OK` may become `Einverstanden`."""
 
 
 def require_pairs(num_pairs: int, dropped: Mapping[str, int]) -> None:

@@ -17,7 +17,7 @@ def build_optimizers(
 ) -> list[torch.optim.Optimizer]:
     """Return the optimisers of the model's parameters; all use the same learning rate.
 
-    adam: Adam for all parameters (Vaswani et al. 2017, section 5.3). muon: Muon, with products in
+    adam: Adam for all parameters (Vaswani et al. 2017, section 5.3). muon: Muon, with matmuls in
     `dtype`, for the matrices of the layers, and Adam for embeddings, biases and LayerNorm weights.
     Muon treats the matrices of a concatenated weight (keys and values, swiglu) separately.
 
@@ -45,11 +45,11 @@ def _adam(parameters: Iterable[nn.Parameter], config: TrainingConfig) -> torch.o
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
     betas = (config.adam_beta1, config.adam_beta2)
-    fused = fused_adam_skips(parameters[0].device)
+    fused = fused_adam_supports_found_inf(parameters[0].device)
     return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.adam_eps, fused=fused)
 
 
-def fused_adam_skips(device: torch.device) -> bool:
+def fused_adam_supports_found_inf(device: torch.device) -> bool:
     """Return whether torch's fused Adam works on a device and supports `found_inf`."""
     weight = nn.Parameter(torch.ones(1, device=device))
     weight.grad = torch.full_like(weight, torch.nan)

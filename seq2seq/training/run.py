@@ -131,7 +131,7 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
 
 
 def _precision(training: TrainingConfig, processes: Processes) -> Precision:
-    """Return the most widely supported precision that any process resolves to."""
+    """Return one precision for all processes: the first in DTYPES that any of them chooses."""
     requested, device = training.precision, torch.device(processes.device)
     resolved = processes.all_gather([resolve_precision(requested, device)])
     if device.type == "cuda":  # remaining fp32 products use TF32, unless fp32 is requested
@@ -165,8 +165,8 @@ def make_accelerator(training: TrainingConfig, run: Path) -> Accelerator:
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         dynamo_backend="no",
         # Not static_graph: torch would all-reduce at the end of the first backward pass, which
-        # fails within `no_sync`, as in the dry run. All parameters have a gradient in every
-        # micro-batch. No argument for buffers: no module has any, and torch has renamed it.
+        # fails within `no_sync`, as in the dry run. Not find_unused_parameters: all parameters
+        # have a gradient in every micro-batch.
         kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
         log_with="tensorboard" if training.tensorboard else None,
         project_dir=str(run),

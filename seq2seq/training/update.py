@@ -74,7 +74,7 @@ class Updater:
         # this factor makes the gradient that of the mean over all labels.
         scale = self.accelerator.num_processes / num_labels
         sums = [
-            self._add_gradient(batch, scale, exchange=i == len(batches) - 1)
+            self._add_gradient(batch, scale, sync_gradients=i == len(batches) - 1)
             for i, batch in enumerate(batches)
         ]
         for optimizer in self.optimizers:
@@ -93,19 +93,21 @@ class Updater:
         """Make an update that changes nothing, to test the memory use of a batch."""
         self.loss.train()
         try:
-            self._add_gradient(batch, 0.0, exchange=False)
+            self._add_gradient(batch, 0.0, sync_gradients=False)
             step_optimizers(self.optimizers, 0.0, skip=torch.ones((), device=self.device))
         finally:
             self.model.zero_grad()
 
-    def _add_gradient(self, batch: Batch, scale: float, *, exchange: bool) -> Tensor:
+    def _add_gradient(self, batch: Batch, scale: float, *, sync_gradients: bool) -> Tensor:
         """Add the gradient of a micro-batch; return the sums of loss and nll, (2,).
 
-        exchange: all-reduce the gradients.
+        sync_gradients: all-reduce the gradients over the processes.
         """
         adapt_threads(self.device)
         batch = batch.to(self.device)
-        no_sync = contextlib.nullcontext() if exchange else self.accelerator.no_sync(self.loss)
+        no_sync = (
+            contextlib.nullcontext() if sync_gradients else self.accelerator.no_sync(self.loss)
+        )
         with no_sync:
             with self._autocast():
                 loss, nll = self.loss(batch)
