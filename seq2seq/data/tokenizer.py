@@ -87,7 +87,7 @@ class Tokenizer:
 
     @classmethod
     def from_files(cls, paths: Sequence[Path]) -> Tokenizer:
-        """Read a shared vocabulary, source and target, or the Marian files of a folder."""
+        """Read a shared vocabulary, or source and target, or the folder of Marian files."""
         if paths[0].name in MARIAN_FILES:
             vocabularies: Sequence[Vocabulary] = marian_vocabularies(paths[0].parent)
         else:

@@ -1,4 +1,4 @@
-"""Choice of the engine that searches: CTranslate2 or PyTorch."""
+"""Choice of the decoding engine: CTranslate2 or PyTorch."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class Engines:
         return min(map(num_positions, self.configs))
 
     def choose(self, decoding: DecodingConfig, *, terms: bool = False) -> Engine:
-        """Return the engine for a search with these options, and log the choice once.
+        """Return the engine for decoding with these options, and log the choice once.
 
-        PyTorch searches on a GPU, and with ensembles or options that CTranslate2 does not support.
-        Otherwise CTranslate2 searches, if it is installed. A model that was exported to CTranslate2
-        is always searched with CTranslate2. terms: some translations must contain given terms.
+        PyTorch decodes on a GPU, and with ensembles or options that CTranslate2 does not support.
+        Otherwise CTranslate2 decodes, if it is installed. A model that was exported to CTranslate2
+        always uses CTranslate2. terms: some translations must contain given terms.
         """
         if decoding.sample and terms:
             raise UserError("glossaries and constraints need beam search, not sampling")
@@ -126,8 +126,8 @@ class Engines:
         return TorchEngine(models, self.tokenizer, self.max_target_len, self.name)
 
 
-def search_precision(decoding: DecodingConfig, device: str) -> DecodingPrecision:
-    """Return the precision of a search on a device: fp32 or int8 on a CPU.
+def decoding_precision(decoding: DecodingConfig, device: str) -> DecodingPrecision:
+    """Return the precision of decoding on a device: fp32 or int8 on a CPU.
 
     bf16 and fp16 become fp32 on a CPU, with a warning.
     """

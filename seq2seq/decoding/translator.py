@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from seq2seq.config import Config, DecodingConfig, from_tree, require_effects
 from seq2seq.decoding.alignment import align, piece_words
 from seq2seq.decoding.engine import Engine, Progress
-from seq2seq.decoding.engines import Engines, search_precision
+from seq2seq.decoding.engines import Engines, decoding_precision
 from seq2seq.decoding.segments import (
     Options,
     Request,
@@ -94,7 +94,7 @@ class Translator:
             tokenizer=load_tokenizer(folders[0], descriptions[0][1]),
             configs=configs,
             device=device,
-            precision="fp32" if exported else search_precision(settings, device),
+            precision="fp32" if exported else decoding_precision(settings, device),
             folder=lambda: nullcontext(folders[0]) if exported else converted(folders[0]),
             models=None if exported else lambda: _load_models(folders, device),
             name=name,

@@ -18,7 +18,7 @@ from seq2seq.data.packing import collate, context_window_batch
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.streams import map_sharded
 from seq2seq.decoding.classification import TextClassifier
-from seq2seq.decoding.engines import Engines, search_precision
+from seq2seq.decoding.engines import Engines, decoding_precision
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import EVALUATION_METRICS, VALIDATION_METRICS, Score, score
@@ -86,7 +86,7 @@ class TranslationEvaluator(SplitEvaluator):
         keys = VALIDATION_METRICS if self.validation else EVALUATION_METRICS
         if math.isnan(metrics["nll"]):  # a search would raise
             return metrics | dict.fromkeys(keys, math.nan)
-        precision = search_precision(self.decoding, str(model.device))
+        precision = decoding_precision(self.decoding, str(model.device))
         engines = Engines.of_model(model, self.data.tokenizer, self.config, precision)
         engines.is_logged = not self.validation
         translate = Translator(engines, self.decoding).translate

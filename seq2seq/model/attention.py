@@ -18,13 +18,13 @@ def attend(
 ) -> Tensor:
     """Return softmax(Q K^T / sqrt(d_k)) V within each sentence (equation 1), heads joined: (N, D).
 
-    heads: queries, keys and values, (N, H, K) each. query_tokens, key_tokens: the sentences of the
-    queries, and of the keys and values. causal: mask later positions. dropout: applied to the
-    attention weights.
+    heads: queries, (N, H, K), keys and values, (M, H, K). query_tokens, key_tokens: the sentences
+    of the queries, and of the keys and values. causal: mask later positions. dropout: applied to
+    the attention weights.
     """
     on_device = cpu_attention if heads[0].device.type == "cpu" else gpu_attention
     attended = on_device.attend(heads, query_tokens, key_tokens, causal=causal, dropout=dropout)
-    return attended.flatten(1)  # not by the caller: torch.compile must see that D is constant
+    return attended.flatten(1)  # here: in compiled callers, D would not be a constant
 
 
 class ConcatenatedLinear(nn.Linear):

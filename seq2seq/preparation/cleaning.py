@@ -31,8 +31,8 @@ CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd-\uffff]")
 """Control characters (C0, C1) except tab, LF and CR; U+FFFD to U+FFFF."""
 MIN_CONFIDENCE = 0.9
 """Minimum probability to assign a text to another language. Short texts rarely reach it."""
-RATIO_MIN_CHARACTERS = 20
-"""`max_ratio` applies only to longer texts: `OK` may become `Einverstanden`."""
+RATIO_EXEMPT_CHARACTERS = 20
+"""`max_ratio` does not apply if both sides have at most this many characters."""
 
 
 def require_pairs(num_pairs: int, dropped: Mapping[str, int]) -> None:
@@ -80,7 +80,7 @@ def text_rule(config: CleaningConfig, languages: tuple[str, str], source: str, t
         return CODES["control"]
     if config.max_ratio is not None:
         shorter, longer = sorted((len(source), len(target)))
-        if longer > RATIO_MIN_CHARACTERS and longer > config.max_ratio * shorter:
+        if longer > RATIO_EXEMPT_CHARACTERS and longer > config.max_ratio * shorter:
             return CODES["max_ratio"]
     if config.languages and any(map(is_foreign, sides, languages)):
         return CODES["languages"]

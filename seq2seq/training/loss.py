@@ -26,7 +26,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         ctx: Any,
         weight: Tensor,
         targets: Tensor,
-        num_labels: int,
+        num_targets: int,
         smoothing: float,
         kl_weight: float,
         dtype: torch.dtype,
@@ -45,15 +45,15 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             grad_passes = [torch.zeros_like(x, dtype=acc_dtype) for x in passes]
             grad_weight = torch.zeros_like(weight)
         # In fp16 the softmax is in fp32: probabilities below 6e-8 would be 0. `grad_scale` keeps
-        # small gradients from underflow. `state_scale` keeps `grad_weight`, a sum over all tokens
-        # with the same target, from overflow.
+        # small gradients from underflow. `state_scale` keeps the product that is added to
+        # `grad_weight`, a sum over the tokens of a chunk, from overflow.
         is_fp16 = dtype == torch.float16
         grad_scale, state_scale = (16, 1 / 128) if is_fp16 else (1, 1)
         states = [x * state_scale for x in rows] if is_fp16 else rows
-        for start in range(0, num_labels, CHUNK_ROWS):
+        for start in range(0, num_targets, CHUNK_ROWS):
             # Padding after the real rows is included, so that fewer shapes occur.
             chunk = slice(start, start + CHUNK_ROWS)
-            num_real = min(CHUNK_ROWS, num_labels - start)
+            num_real = min(CHUNK_ROWS, num_targets - start)
             target = torch.arange(len(targets[chunk]), device=hidden.device), targets[chunk]
             logits = [x[chunk] @ matrix.t() for x in rows]  # (rows, V)
             probs = [x.softmax(dim=-1, dtype=acc_dtype if is_fp16 else None) for x in logits]
@@ -80,19 +80,21 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                     grad = grad.mul_(grad_scale).to(dtype)
                 grad_passes[i][chunk].add_(grad @ matrix, alpha=1 / grad_scale)
                 grad_weight.add_(grad.t() @ states[i][chunk], alpha=1 / (grad_scale * state_scale))
-        nll, target_logits = nll[:, :num_labels], target_logits[:, :num_labels]
+        nll, target_logits = nll[:, :num_targets], target_logits[:, :num_targets]
         # The mean of -log p over the vocabulary is logsumexp(logits) - mean(logits), and logsumexp
         # is nll + target_logit. The mean is at least log(V); the clamped nll may make it smaller.
         # Not a matrix product, which may use TF32 on a GPU.
-        mean_logits = torch.stack([(x[:num_labels].to(acc_dtype) * mean).sum(dim=-1) for x in rows])
+        mean_logits = torch.stack(
+            [(x[:num_targets].to(acc_dtype) * mean).sum(dim=-1) for x in rows]
+        )
         smooth_loss = (nll + target_logits - mean_logits).clamp_(min=math.log(len(weight)))
         nll_sum = nll.sum() / len(passes)
         loss = (1 - smoothing) * nll_sum + smoothing * smooth_loss.sum() / len(passes)
         if wants_gradient:
             # Smoothing of the targets, without a pass over (N, V).
             for x, grad in zip(passes, grad_passes, strict=True):
-                grad[:num_labels] -= smoothing * mean
-                grad_weight -= smoothing / len(weight) * x[:num_labels].sum(0, dtype=acc_dtype)
+                grad[:num_targets] -= smoothing * mean
+                grad_weight -= smoothing / len(weight) * x[:num_targets].sum(0, dtype=acc_dtype)
             ctx.save_for_backward(grad_weight, *grad_passes)
         ctx.mark_non_differentiable(nll_sum)
         return loss + kl_weight * divergence, nll_sum
@@ -128,7 +130,7 @@ def _divergence(
     probs: Sequence[Tensor],
     others: Sequence[Tensor],
     target: tuple[Tensor, Tensor],
-    num_labels: int,
+    num_real: int,
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """Return the R-Drop divergence of two passes and its gradients with respect to their logits.
 
@@ -136,16 +138,16 @@ def _divergence(
     the difference of the logits, shifted by any constant, can replace log p - log q. It is shifted
     to 0 at the target, so that only the other, small probabilities matter.
 
-    probs, others: changed and returned by `_split_target`.
+    probs: 0 at the targets. others: the sums of `probs`. Both come from `_split_target`.
 
-    Returns the sum over the first `num_labels` rows, gradients, (rows, V), and the gradients of the
+    Returns the sum over the first `num_real` rows, gradients, (rows, V), and the gradients of the
     targets, (rows,). Gradients are multiplied by 2, the number of passes.
     """
     (p, q), (p_others, q_others) = probs, others
     logit_difference = logits[0] - logits[1]
     logit_difference -= logit_difference[target][:, None]
     difference = p - q
-    divergence = (difference * logit_difference)[:num_labels].sum(dim=-1).sum(dtype=p_others.dtype)
+    divergence = (difference * logit_difference)[:num_real].sum(dim=-1).sum(dtype=p_others.dtype)
     grads, target_grads = [], []
     for prob, other, sign in ((p, p_others, 1), (q, q_others, -1)):
         centre = (prob * logit_difference).sum(dim=-1, keepdim=True)
@@ -158,14 +160,14 @@ def smoothed_cross_entropy(
     passes: Sequence[Tensor],
     weight: Tensor,
     targets: Tensor,
-    num_labels: int,
+    num_targets: int,
     smoothing: float,
     kl_weight: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Return the label-smoothed loss and the negative log-likelihood, both sums, in nats.
 
     passes: hidden states, (N, D), of one or two forward passes over a batch. Rows after the first
-    `num_labels` are padding. Loss and nll are averaged over the passes. weight: of the output
+    `num_targets` are padding. Loss and nll are averaged over the passes. weight: of the output
     projection, (V, D). targets: (N,). The target distribution is 1 - smoothing for the true token
     plus smoothing spread over all V (Szegedy et al. 2016, section 7). The nll has no gradient.
     Probabilities are clamped to the smallest normal fp32 number, about e^-87.
@@ -179,7 +181,7 @@ def smoothed_cross_entropy(
     # On a GPU, autocast would compute the probabilities, (N, V), in fp32.
     with no_autocast(weight):
         loss, nll = _SmoothedCrossEntropy.apply(
-            weight, targets, num_labels, smoothing, kl_weight, dtype, *passes
+            weight, targets, num_targets, smoothing, kl_weight, dtype, *passes
         )
     return loss, nll
 

@@ -35,7 +35,7 @@ class Result(NamedTuple):
     gradient_norm: Tensor
     """Norm of the gradient before clipping, a scalar."""
     loss_scale: Tensor
-    """Factor of the loss in the backward pass, a scalar; 1 unless in fp16."""
+    """Scale of the fp16 gradient scaler, a scalar; 1 unless in fp16."""
 
 
 class Updater:
@@ -56,10 +56,10 @@ class Updater:
         self.accelerator, self._clip_norm = accelerator, training.clip_norm
         self.device, self.precision = accelerator.device, precision
         self.model = model.to(self.device)
+        # Without an LRScheduler: Accelerate would step it once for each process.
         self.optimizers = build_optimizers(model, training, DTYPES[precision])
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
-        # The learning rate is an argument of `update`: Accelerate would step a scheduler once for
-        # each process. r_drop: see `smoothed_cross_entropy`.
+        # Half of r_drop: see `smoothed_cross_entropy`.
         loss = ModelLoss(model, training.label_smoothing, training.r_drop / 2)
         self.loss = accelerator.prepare(loss)
 
@@ -72,9 +72,9 @@ class Updater:
         self.loss.train()
         # DistributedDataParallel averages the gradients of the processes, and the loss is a sum:
         # this factor makes the gradient that of the mean over all labels.
-        scale = self.accelerator.num_processes / num_labels
+        loss_weight = self.accelerator.num_processes / num_labels
         sums = [
-            self._add_gradient(batch, scale, sync_gradients=i == len(batches) - 1)
+            self._add_gradient(batch, loss_weight, sync_gradients=i == len(batches) - 1)
             for i, batch in enumerate(batches)
         ]
         for optimizer in self.optimizers:
@@ -98,7 +98,7 @@ class Updater:
         finally:
             self.model.zero_grad()
 
-    def _add_gradient(self, batch: Batch, scale: float, *, sync_gradients: bool) -> Tensor:
+    def _add_gradient(self, batch: Batch, loss_weight: float, *, sync_gradients: bool) -> Tensor:
         """Add the gradient of a micro-batch; return the sums of loss and nll, (2,).
 
         sync_gradients: all-reduce the gradients over the processes.
@@ -111,7 +111,7 @@ class Updater:
         with no_sync:
             with self._autocast():
                 loss, nll = self.loss(batch)
-            self.scaler.scale(loss * scale).backward()
+            self.scaler.scale(loss * loss_weight).backward()
         return torch.stack([loss.detach(), nll])
 
     def _autocast(self) -> contextlib.AbstractContextManager[None]:
@@ -123,8 +123,8 @@ class Updater:
 
 def require_memory(updater: Updater, data: TrainingData, processes: Processes) -> None:
     """Do a dry run of the largest micro-batch; raises UserError if it does not fit into memory."""
-    # The last update of an epoch may be 1.5 times as large. Assumes that the sources of an update
-    # have at most twice as many tokens as its targets.
+    # Upper bound of the tokens of a process, on the longer side. The last update of an epoch has up
+    # to 1.5 * batch_tokens target tokens. Sources are assumed to be at most twice as long.
     tokens = math.ceil(3 * data.batch_tokens / data.num_processes)
     problem = ""
     try:
