@@ -61,7 +61,7 @@ def commands(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="an NVIDIA card is here")
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="an NVIDIA GPU is here")
 def test_the_cpu_build_is_installed_without_a_gpu(commands: Path, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     with index(tmp_path) as address:
@@ -75,7 +75,7 @@ def test_the_cuda_build_is_installed_with_a_gpu(commands: Path, tmp_path: Path) 
     (tmp_path / "torch").mkdir()
     with index(tmp_path) as address:
         told, said = options(commands, address)
-    assert told == "" and "with CUDA, for an NVIDIA card" in said
+    assert told == "" and "with CUDA, for an NVIDIA GPU" in said
 
 
 def test_other_systems_have_one_build(commands: Path) -> None:
@@ -84,7 +84,7 @@ def test_other_systems_have_one_build(commands: Path) -> None:
     assert told == "" and "the build for Darwin" in said
 
 
-@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="an NVIDIA card is here")
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="an NVIDIA GPU is here")
 def test_an_unreachable_index_is_reported(commands: Path, tmp_path: Path) -> None:
     with index(tmp_path) as address:  # answers, but has no torch
         told, said = options(commands, address)

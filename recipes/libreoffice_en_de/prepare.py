@@ -143,7 +143,7 @@ def read_help(english: Path, german: Path, dropped: Counter[str]) -> Iterator[Pa
             if "code" in source[key][0]:
                 dropped["program code"] += 1
             elif any(side.count(SWITCH) != side.count(DEFAULT) for side in sides):
-                dropped["alternatives without a default"] += 1
+                dropped["platform variants without a default"] += 1
             else:
                 yield Pair("help", name.as_posix(), key, *map(plain_text, sides))
 

@@ -36,6 +36,7 @@ def _print(result: object, end: str = "\n") -> None:
 def new(options: argparse.Namespace) -> None:
     """Write a recipe for a corpus and this machine."""
     from seq2seq.planning.new import new_recipe
+    from seq2seq.planning.trial import num_gpus
 
     recipe = new_recipe(
         options.name,
@@ -47,6 +48,8 @@ def new(options: argparse.Namespace) -> None:
         run=options.run,
     )
     _print(recipe)
+    train = "scripts/train" if num_gpus() > 1 else "seq2seq train"
+    logger.info("next:\n  %s %s", train, recipe)
 
 
 def prepare(options: argparse.Namespace) -> None:

@@ -54,7 +54,7 @@ class BeamState:
 
 Rule = Callable[[BeamState, Tensor], Tensor]
 """Changes the values that rank the next tokens, (B, W, V), like a logits processor; -inf forbids a
-token. The values of the first rule are log-probabilities. Unlike with a logits processor, scores of
+token. The first rule receives log-probabilities. Unlike with a logits processor, scores of
 hypotheses do not change."""
 
 

@@ -69,16 +69,19 @@ class DecoderState:
         self._caches[layer] = cache
         return cache[:, :end]
 
-    def select(self, rows: NDArray[np.int64], sentences: NDArray[np.int64]) -> None:
-        """Keep these rows of the cache, possibly repeated, and the sources of these sentences."""
+    def select(self, rows: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
+        """Keep these rows of the cache, possibly repeated, and the sources of the kept sentences.
+
+        kept: positions of the sentences among the B, ascending.
+        """
         index = to_device(rows, self.device)
         for layer, cache in enumerate(self._caches):
             if cache is not None:
                 picked = cache.new_empty(len(rows), *cache.shape[1:])
                 torch.index_select(cache[:, : self.length], 0, index, out=picked[:, : self.length])
                 self._caches[layer] = picked
-        if len(sentences) < len(self.source_lens):
-            index, self.source_lens = to_device(sentences, self.device), self.source_lens[sentences]
+        if len(kept) < len(self.source_lens):
+            index, self.source_lens = to_device(kept, self.device), self.source_lens[kept]
             longest = int(self.source_lens.max())
             self.cross_key_values = [
                 x.index_select(0, index)[:, :longest] for x in self.cross_key_values

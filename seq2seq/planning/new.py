@@ -16,7 +16,7 @@ from seq2seq.planning.corpus import UNITS, Request, count_examples, data_of_file
 from seq2seq.planning.fine_tune import fine_tuning, initial_model
 from seq2seq.planning.sizes import MAX_EPOCHS, SIZES, Size, dropout, rounded, vocab_size
 from seq2seq.planning.templates import MODEL, OPTIMIZERS, TASK_TRAINING, aligned, data_section
-from seq2seq.planning.trial import Trial, num_gpus, run_trial
+from seq2seq.planning.trial import Trial, run_trial
 from seq2seq.progress_bar import duration
 
 MIN_EXAMPLES = 100
@@ -100,8 +100,7 @@ def new_recipe(
         )
     recipe.parent.mkdir(exist_ok=True)
     write_text(recipe, text)
-    train = "scripts/train" if num_gpus() > 1 else "seq2seq train"
-    logger.info("%s\nrecipe: %s\nnext:\n  %s %s", expected, recipe, train, recipe)
+    logger.info(expected)
     return recipe
 
 

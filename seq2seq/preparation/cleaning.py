@@ -19,7 +19,7 @@ RULES = {
     "languages": "one side is in another language",
     "duplicates": "the pair is a repetition",
     "overlap": "the source is in dev, test or exclude",
-    "held_out": "the source was moved to dev or test",
+    "held_out": "the source was held out for dev or test",
     "max_len": "one side has too many tokens",
 }
 """Rules that drop a training pair, in order of application, with a description."""

@@ -36,7 +36,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         # Log-probabilities are summed in fp32 or higher.
         acc_dtype = torch.promote_types(dtype, torch.float32)
         rows, matrix = [x.to(dtype) for x in passes], weight.to(dtype)
-        mean = weight.mean(dim=0, dtype=acc_dtype)
+        mean_weight = weight.mean(dim=0, dtype=acc_dtype)
         nll = torch.empty(len(passes), len(targets), dtype=acc_dtype, device=hidden.device)
         target_logits = torch.empty_like(nll)
         divergence = torch.zeros((), dtype=acc_dtype, device=hidden.device)
@@ -81,19 +81,19 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 grad_passes[i][chunk].add_(grad @ matrix, alpha=1 / grad_scale)
                 grad_weight.add_(grad.t() @ states[i][chunk], alpha=1 / (grad_scale * state_scale))
         nll, target_logits = nll[:, :num_targets], target_logits[:, :num_targets]
-        # The mean of -log p over the vocabulary is logsumexp(logits) - mean(logits), and logsumexp
-        # is nll + target_logit. The mean is at least log(V); the clamped nll may make it smaller.
         # Not a matrix product, which may use TF32 on a GPU.
         mean_logits = torch.stack(
-            [(x[:num_targets].to(acc_dtype) * mean).sum(dim=-1) for x in rows]
+            [(x[:num_targets].to(acc_dtype) * mean_weight).sum(dim=-1) for x in rows]
         )
+        # The mean of -log p over the vocabulary is logsumexp(logits) - mean(logits), and logsumexp
+        # is nll + target_logit. It is at least log(V), but the clamped nll may make it smaller.
         smooth_loss = (nll + target_logits - mean_logits).clamp_(min=math.log(len(weight)))
         nll_sum = nll.sum() / len(passes)
         loss = (1 - smoothing) * nll_sum + smoothing * smooth_loss.sum() / len(passes)
         if wants_gradient:
             # Smoothing of the targets, without a pass over (N, V).
             for x, grad in zip(passes, grad_passes, strict=True):
-                grad[:num_targets] -= smoothing * mean
+                grad[:num_targets] -= smoothing * mean_weight
                 grad_weight -= smoothing / len(weight) * x[:num_targets].sum(0, dtype=acc_dtype)
             ctx.save_for_backward(grad_weight, *grad_passes)
         ctx.mark_non_differentiable(nll_sum)

@@ -70,8 +70,8 @@ class Updater:
         batches: micro-batches of this process. num_labels: number of labels over all processes.
         """
         self.loss.train()
-        # DistributedDataParallel averages the gradients of the processes, and the loss is a sum:
-        # this factor makes the gradient that of the mean over all labels.
+        # DistributedDataParallel averages gradients over the processes, and the loss is a sum over
+        # labels. With this factor, the gradient is that of the mean loss over all labels.
         loss_weight = self.accelerator.num_processes / num_labels
         sums = [
             self._add_gradient(batch, loss_weight, sync_gradients=i == len(batches) - 1)
@@ -123,8 +123,8 @@ class Updater:
 
 def require_memory(updater: Updater, data: TrainingData, processes: Processes) -> None:
     """Do a dry run of the largest micro-batch; raises UserError if it does not fit into memory."""
-    # Upper bound of the tokens of a process, on the longer side. The last update of an epoch has up
-    # to 1.5 * batch_tokens target tokens. Sources are assumed to be at most twice as long.
+    # Estimate of the most source or target tokens of a process: the last update of an epoch has up
+    # to 1.5 * batch_tokens target tokens, and at most twice as many source tokens are assumed.
     tokens = math.ceil(3 * data.batch_tokens / data.num_processes)
     problem = ""
     try:
