@@ -17,6 +17,8 @@ from seq2seq.preparation.shards import Shard
 Hashes = NDArray[np.uint64]
 Indices = NDArray[np.int64]
 """Indices into all training pairs, ascending."""
+SORTED_PARTS = 16
+"""Number of parts in which duplicates are found, to save memory."""
 
 
 class Selection:
@@ -63,14 +65,16 @@ class Selection:
         """Drop kept pairs that equal an earlier pair."""
         kept = self.kept
         hashes = self._column("pair_hash")[kept]
-        order = np.argsort(hashes, kind="stable")
-        hashes = hashes[order]
-        self.verdicts[kept[order[1:][hashes[1:] == hashes[:-1]]]] = CODES["duplicates"]
+        for part in range(SORTED_PARTS):
+            indices = np.flatnonzero(hashes % SORTED_PARTS == part)
+            indices = indices[np.argsort(hashes[indices], kind="stable")]
+            repeated = hashes[indices[1:]] == hashes[indices[:-1]]
+            self.verdicts[kept[indices[1:][repeated]]] = CODES["duplicates"]
 
     def drop_overlap(self, evaluation: Sequence[Shard]) -> None:
         """Drop kept pairs whose source is in the evaluation data."""
         known = np.sort(np.concatenate([shard.column("source_hash") for shard in evaluation]))
-        self.verdicts[self._kept_in(self._column("source_hash"), known)] = CODES["overlap"]
+        self.verdicts[self._kept_with_source(known)] = CODES["overlap"]
 
     def hold_out(self, data: PairsConfig) -> dict[str, Indices]:
         """Hold out development and test sets of the recipe's sizes; return their indices.
@@ -85,7 +89,9 @@ class Selection:
         column = self._column("source_hash")
         kept, corpora = self.kept, [shard.corpus for shard in self.shards]
         end = [*self.starts, len(self.verdicts)][corpora.count(corpora[0])]
-        distinct = groupby(np.sort(column[kept[kept < end]]))  # np.unique takes several seconds
+        hashes = column[kept[: np.searchsorted(kept, end)]]
+        hashes.sort()
+        distinct = groupby(hashes)  # np.unique takes several seconds
         chosen = np.array([value for value, _ in islice(distinct, count)], dtype=np.uint64)
         if len(chosen) < count:
             raise UserError(
@@ -93,18 +99,21 @@ class Selection:
                 f"training corpus has only {len(chosen)} different sources: hold out fewer, such "
                 f"as {max(1, len(chosen) // 10)}"
             )
-        held_out = self._kept_in(column, chosen)
+        held_out = self._kept_with_source(chosen)
         self.verdicts[held_out] = CODES["held_out"]
         _, first = np.unique(column[held_out], return_index=True)
         dev, test = np.split(held_out[first], [data.dev_size])
         return {split: np.sort(part) for split, part in [("dev", dev), ("test", test)] if len(part)}
 
-    def _kept_in(self, column: Hashes, known: Hashes) -> Indices:
-        """Return the indices of kept pairs whose hash in a column is in `known` (sorted)."""
-        kept = self.kept
-        hashes = column[kept]
-        # Without the last value, the position is always a valid index.
-        return kept[known[np.searchsorted(known[:-1], hashes)] == hashes]
+    def _kept_with_source(self, known: Hashes) -> Indices:
+        """Return the indices of kept pairs whose source hash is in `known` (sorted)."""
+        found = []
+        for start, (shard, verdicts) in zip(self.starts, self.by_shard(), strict=True):
+            hashes = shard.column("source_hash")
+            # Without the last value, the position is always a valid index.
+            is_known = known[np.searchsorted(known[:-1], hashes)] == hashes
+            found.append(start + np.flatnonzero(is_known & (verdicts == KEPT)))
+        return np.concatenate(found)
 
     def _column(self, name: str) -> Hashes:
         return np.concatenate([shard.column(name) for shard in self.shards])
