@@ -184,9 +184,14 @@ def run_stack(
             inputs = layer_norm(weights, f"{name}_norm", x) if norm == "pre" else x
             if sublayer == "self_attention":
                 result = multi_head_attention(
-                    weights, name, inputs, inputs, num_heads=shape.num_heads, causal=causal,
+                    weights,
+                    name,
+                    inputs,
+                    inputs,
+                    num_heads=shape.num_heads,
+                    causal=causal,
                     rotary=rotary,
-                )  # fmt: skip
+                )
             elif sublayer == "cross_attention":
                 assert memory is not None
                 result = multi_head_attention(
