@@ -17,21 +17,26 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from conftest import run_recipe
+from conftest import VOCABULARY, run_recipe
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from seq2seq.config import DecodingConfig, ModelConfig
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampler, Sampling
 from seq2seq.decoding.search import BeamState, Rule
+from seq2seq.decoding.segments import Segment
+from seq2seq.decoding.torch_engine import TorchEngine
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.machine import devices, precision
 from seq2seq.machine.precision import (
     resolve_precision,
 )
+from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 
 CPU = torch.device("cpu")
@@ -143,6 +148,26 @@ def test_rules_read_nothing_from_the_device(rule: Rule) -> None:
     with check_devices.HostReads() as reads:
         ranked = rule(BeamState(np.array([0, 1]), tokens, log_probs), values)
     assert ranked.device.type == "meta" and not reads.seen
+
+
+@pytest.mark.parametrize(
+    ("options", "nbest", "count"),
+    [
+        ({"beam": 4}, 1, 1024),
+        ({"beam": 1, "sample": True}, 8, 512),
+        ({"beam": 4, "batch_tokens": 400}, 1, 10),
+        ({"beam": 32}, 1, 128),
+    ],
+)
+def test_a_batch_on_a_gpu_has_at_most_4096_hypotheses(
+    options: dict[str, Any], nbest: int, count: int
+) -> None:
+    with torch.device("meta"):
+        model = Transformer(ModelConfig(dim=8, ffn_dim=8, num_heads=2), VOCABULARY.size)
+    engine = TorchEngine([model], Tokenizer(VOCABULARY, VOCABULARY), 100)
+    segments = [Segment(["a"] * 9) for _ in range(2000)]
+    first = next(engine._batches(segments, DecodingConfig(**options), nbest))
+    assert len(first) == count
 
 
 @pytest.mark.skipif(torch.backends.cuda.is_built(), reason="needs torch without CUDA")

@@ -57,6 +57,16 @@ def test_the_smallest_hashes_of_the_first_corpus_are_held_out(tmp_path: Path) ->
         selected.hold_out(PairsConfig(test_size=99))
 
 
+def test_the_first_of_equal_pairs_is_kept(tmp_path: Path) -> None:
+    selected, rows = write_shards(tmp_path, [300, 200, 100], distinct=150)
+    selected.drop_duplicates()
+    seen: set[int] = set()
+    for (rule, pair, _), code in zip(rows, selected.verdicts, strict=True):
+        assert code == (CODES["duplicates"] if rule == KEPT and pair in seen else rule)
+        if rule == KEPT:
+            seen.add(pair)
+
+
 def test_a_sample_has_about_its_size_and_only_kept_pairs(tmp_path: Path) -> None:
     selected, rows = write_shards(tmp_path, [3000, 2000], distinct=100_000)
     kept = [str(pair) for rule, pair, _ in rows if rule == KEPT]

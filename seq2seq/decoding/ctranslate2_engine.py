@@ -90,8 +90,8 @@ class CTranslate2Engine(Engine):
         except (RuntimeError, ValueError) as error:
             raise UserError(f"CTranslate2 cannot load {folder}: {error}") from None
 
-    def _max_sentences(self, count: int, decoding: DecodingConfig) -> int:
-        limit = self._greedy_batch if decoding.beam == 1 else CPU_BATCH * 3 // 4
+    def _max_sentences(self, count: int, width: int) -> int:
+        limit = self._greedy_batch if width == 1 else CPU_BATCH * 3 // 4
         # Use all workers even for few segments.
         return min(limit, max(8, math.ceil(count / (4 * self.workers))))
 
@@ -147,7 +147,7 @@ class CTranslate2Engine(Engine):
             yield hypotheses
 
     def log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
-        size = min(SCORING_TOKENS, decoding.batch_tokens or SCORING_TOKENS)
+        size = min(SCORING_TOKENS, decoding.batch_tokens or self.batch_tokens)
         results = _with_targets(
             self._translator.score_batch, pairs, batch_type="tokens", max_batch_size=size
         )

@@ -81,7 +81,7 @@ class Engine(ABC):
             if decoding.sample or self.max_len(segment, decoding) > 1:
                 groups[len(segment.prefix)].append(segment)
         max_tokens = decoding.batch_tokens or self.batch_tokens
-        max_sentences = self._max_sentences(len(segments), decoding)
+        max_sentences = self._max_sentences(len(segments), width)
         for group in groups.values():
             lens = [(len(segment.source) + 1) * width for segment in group]
             for indices in batches(lens, max_tokens, max_sentences):
@@ -104,8 +104,11 @@ class Engine(ABC):
                 segment.hypotheses = self._distinct(ranked, nbest)
 
     @abstractmethod
-    def _max_sentences(self, count: int, decoding: DecodingConfig) -> int | None:
-        """Return the maximum batch size in sentences for a search of `count` segments."""
+    def _max_sentences(self, count: int, width: int) -> int:
+        """Return the maximum number of sentences in a batch, for `count` segments.
+
+        width: number of hypotheses of each sentence.
+        """
 
     @abstractmethod
     def _submit(
@@ -178,9 +181,7 @@ def _prefetch(items: Iterable[T], count: int) -> Iterator[T]:
     yield from queue
 
 
-def batches(
-    lens: Sequence[int], batch_tokens: int, max_sentences: int | None
-) -> Iterator[list[int]]:
+def batches(lens: Sequence[int], batch_tokens: int, max_sentences: int) -> Iterator[list[int]]:
     """Yield batches of indices, longest first, of at most `batch_tokens` tokens with padding."""
     batch: list[int] = []
     for index in sorted(range(len(lens)), key=lambda index: -lens[index]):

@@ -33,7 +33,7 @@ Ids = Sequence[Sequence[int]]
 GPU_BATCH_TOKENS = 65_536
 """Default of `decoding.batch_tokens` on a GPU. With small batches the GPU waits for the host."""
 GPU_ROWS = 4096
-"""Maximum number of hypotheses in a batch on a GPU, whose log-probabilities are in memory."""
+"""Maximum number of hypotheses in a batch on a GPU: their log-probabilities are in memory."""
 CHUNK_TOKENS = 1024
 """Maximum number of tokens whose logits `score` keeps in memory at a time."""
 
@@ -128,9 +128,9 @@ class TorchEngine(Engine):
         """Texts of the target tokens."""
         return TokenTexts(self.target.token_bytes)
 
-    def _max_sentences(self, count: int, decoding: DecodingConfig) -> int:
+    def _max_sentences(self, count: int, width: int) -> int:
         on_cpu = self.models[0].device.type == "cpu"
-        return CPU_BATCH if on_cpu else max(1, GPU_ROWS // decoding.beam)
+        return CPU_BATCH if on_cpu else max(1, GPU_ROWS // width)
 
     @torch.inference_mode()
     def _submit(
@@ -202,7 +202,7 @@ class TorchEngine(Engine):
     ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
         """Yield indices, log-probabilities and cross-attention of each batch of pairs."""
         lens = [max(map(len, pair)) + 1 for pair in pairs]
-        limit = self._max_sentences(len(pairs), decoding)
+        limit = self._max_sentences(len(pairs), width=1)
         for indices in batches(lens, decoding.batch_tokens or self.batch_tokens, limit):
             sources, targets = zip(*(pairs[i] for i in indices), strict=True)
             yield indices, *self.decoder(sources).score(self.target.piece_ids(targets))

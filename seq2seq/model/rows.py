@@ -1,8 +1,8 @@
 """Rows of packed sentences, for attention by batched matrix products.
 
 Several sentences share a row, and a bias on the scores separates them: that is faster than one row
-per sentence. In the shapes of this module, B is the number of rows, L the length of a row, T the
-length of the rows of queries, and S that of keys.
+per sentence. In the shapes of this module, B is the number of rows and L the length of a row: T for
+rows of queries, S for rows of keys.
 """
 
 from __future__ import annotations
