@@ -13,9 +13,19 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "seq2seq"
 ORDER = [
-    *("errors", "extras", "files", "progress_bar", "tables", "config", "machine", "processes"),
-    *("data", "task", "preparation", "model", "training", "decoding", "evaluation", "tasks"),
-    *("export", "report", "planning", "doctor", "cli"),
+    *(
+        "errors",
+        "extras",
+        "files",
+        "progress_bar",
+        "tables",
+        "text",
+        "config",
+        "machine",
+        "processes",
+    ),
+    *("processes", "data", "task", "preparation", "model", "training", "decoding", "evaluation"),
+    *("tasks", "export", "report", "planning", "doctor", "cli"),
 ]
 MODULES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from seq2seq.cli import main
 from seq2seq.config import TokenizerConfig
 from seq2seq.data.bpe_dropout import BPEDropout
-from seq2seq.data.examples import generators
+from seq2seq.data.random_numbers import generators
 from seq2seq.data.store import Ids
 from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.errors import UserError

@@ -11,6 +11,7 @@ from seq2seq.config.recipe import (
     with_paths,
 )
 from seq2seq.config.schema import (
+    AugmentConfig,
     CleaningConfig,
     Config,
     CorpusConfig,

@@ -80,6 +80,30 @@ class CleaningConfig:
 
 
 @dataclass(frozen=True)
+class AugmentConfig:
+    """Shares of training pairs that are changed at random. Each epoch draws other pairs."""
+
+    upper: Probability = 0.0
+    """UPPER CASE, on both sides."""
+    title: Probability = 0.0
+    """Title Case without punctuation at the end, on both sides."""
+    lower: Probability = 0.0
+    """lower case, on both sides."""
+    no_end: Probability = 0.0
+    """No punctuation at the end, on both sides."""
+    spaces: Probability = 0.0
+    """An extra or a missing space in the source."""
+    typos: Probability = 0.0
+    """Typos in a fifth of the words of the source."""
+    quotes: Probability = 0.0
+    """Straight quotes and hyphens for curly quotes and dashes in the source, or the reverse."""
+    noise: Probability = 0.0
+    """The same rare character, such as an emoji, at the end or the beginning of both sides."""
+    join: Probability = 0.0
+    """One or two other pairs on the same line, if all are short."""
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """Training, development and test data. The other keys depend on the task."""
 
@@ -119,6 +143,7 @@ class PairsConfig(DataConfig):
     """Corpora whose source sentences are removed from the training data, such as the test sets of
     the model in `training.init_from`."""
     clean: CleaningConfig = field(default_factory=CleaningConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
     tokenized: bool = False
     """Whether the files are already tokenised. BLEU then uses sacreBLEU's tokenize=none."""
 

@@ -42,6 +42,7 @@ TASKS = {
             "data.clean.max_len",
             "data.clean.max_ratio",
             "data.clean.languages",
+            "data.augment",
             "data.tokenized",
             "tokenizer.shared",
             "model.decoder_layers",

@@ -13,10 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from seq2seq.config import Config
+from seq2seq.data.augmentation import Augmentation
 from seq2seq.data.batching import Indices, Lens, sentence_order, worst_case_lens
 from seq2seq.data.bpe_dropout import BPEDropout
 from seq2seq.data.packing import Batch, add_bos, collate, context_window_batch, pack, truncate
 from seq2seq.data.prepared import PreparedData
+from seq2seq.data.random_numbers import generators
 from seq2seq.data.store import Ids
 from seq2seq.data.vocabulary import Vocabulary
 from seq2seq.errors import UserError
@@ -71,6 +73,8 @@ class Pairs(Examples):
         self.context = config.model.context
         self._corpus_sizes = data.facts("train")["pairs_per_corpus"]
         self._corpus_weights = [corpus.weight for corpus in config.pairs.train]
+        tags = {corpus.tag for corpus in config.pairs.train if corpus.tag}
+        self._augment = Augmentation(config.pairs.augment, self.store, self.tokenizer, tags)
         self._bpe_dropout = config.tokenizer.bpe_dropout
         self._dropout = cache(partial(BPEDropout, probability=self._bpe_dropout))
 
@@ -87,6 +91,9 @@ class Pairs(Examples):
 
     def load(self, indices: Indices, positions: Indices, *, seed: int, epoch: int) -> list[IdsPair]:
         sources, targets = self.store.pairs(indices)
+        if self._augment.rates.any():
+            pairs = self._augment(sources, targets, positions, seed=seed, epoch=epoch)
+            sources, targets = pairs
         if self._bpe_dropout:
             random = generators(positions, seed=seed, epoch=epoch)
             sources = self._resample(sources, self.tokenizer.source, random, self.longest - 1)
@@ -159,16 +166,6 @@ class LabelledTexts(Pairs):
     def worst_case(self, max_tokens: int) -> Batch:
         label = np.zeros(1, dtype=np.int32)
         return self.collate([(row, label) for row in self.worst_case_rows(max_tokens)])
-
-
-def generators(positions: Indices, *, seed: int, epoch: int) -> list[np.random.Generator]:
-    """Return a random generator for each example, seeded by its position in the epoch."""
-    return [
-        np.random.Generator(
-            np.random.Philox(key=[seed % 2**64, epoch], counter=[0, 0, 0, position])
-        )
-        for position in positions.tolist()
-    ]
 
 
 @dataclass(kw_only=True)

@@ -146,6 +146,7 @@ def _fingerprint(config: Config, files: Sequence[Path], pretrained: Tokenizer | 
     del tokenizer["bpe_dropout"]
     data = asdict(with_paths(config).data)
     del data["store"]
+    data.pop("augment", None)
     for corpus in data.get("train", ()):
         del corpus["weight"]
     if pretrained:

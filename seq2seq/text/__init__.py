@@ -1,0 +1,1 @@
+"""Changes of text: augmentation, protected spans, sentences."""

@@ -1,0 +1,121 @@
+"""Data augmentation: sentence pairs as users type them, with capitals, typos and missing dots."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from numpy.random import Generator
+
+Pair = tuple[str, str]
+Change = Callable[[Pair, Generator], Pair]
+"""Returns a changed pair. All random choices are drawn from the generator."""
+
+FINAL_PUNCTUATION = ".!?:;…。！？"
+QUOTES = dict(zip("“”„‟»«‘’‚‹›–—‑−", '""""""\'\'\'\'\'----', strict=True)) | {"…": "..."}
+CURLY = {'"': "”", "'": "’", "-": "–"}
+KEYBOARD = "qwertyuiop", "asdfghjkl", "zxcvbnm"
+NEIGHBOURS = {
+    key: row[max(0, i - 1) : i] + row[i + 1 : i + 2]
+    for row in KEYBOARD
+    for i, key in enumerate(row)
+}
+"""Keys beside each letter."""
+WORDS_PER_TYPO = 5
+NOISE = [(0x1F300, 0x1F650), (0x2190, 0x2200), (0x2600, 0x2700), (0x3041, 0x30FF), (0x4E00, 0x9FFF)]
+"""Ranges of code points: pictographs, arrows, symbols, kana, Chinese characters."""
+
+_WORD_START = re.compile(r"(?<![\w'’])\w")
+_LETTERS = re.compile(r"[^\W\d_]{2,}")
+
+
+def upper(pair: Pair, random: Generator) -> Pair:
+    """UPPER CASE, on both sides."""
+    return pair[0].upper(), pair[1].upper()
+
+
+def title(pair: Pair, random: Generator) -> Pair:
+    """Title Case, on both sides, without punctuation at the end: a heading."""
+    source, target = no_end(pair, random)
+    return _capitalize(source), _capitalize(target)
+
+
+def _capitalize(text: str) -> str:
+    return _WORD_START.sub(lambda match: match.group().upper(), text)
+
+
+def lower(pair: Pair, random: Generator) -> Pair:
+    """lower case, on both sides."""
+    return pair[0].lower(), pair[1].lower()
+
+
+def no_end(pair: Pair, random: Generator) -> Pair:
+    """No punctuation at the end, on both sides."""
+    source, target = pair
+    bare = source.rstrip(FINAL_PUNCTUATION), target.rstrip(FINAL_PUNCTUATION)
+    return bare if all(bare) else pair
+
+
+def spaces(pair: Pair, random: Generator) -> Pair:
+    """An extra or a missing space in the source."""
+    source, target = pair
+    places = [i for i, character in enumerate(source) if character == " "]
+    if places and random.random() < 0.5:
+        i = places[random.integers(len(places))]
+        return source[:i] + source[i + 1 :], target
+    i = int(random.integers(len(source) + 1))
+    return f"{source[:i]} {source[i:]}", target
+
+
+def typos(pair: Pair, random: Generator) -> Pair:
+    """Typos in the source: a letter dropped, doubled, exchanged or replaced by a key beside it."""
+    source, target = pair
+    words = list(_LETTERS.finditer(source))
+    if not words:
+        return pair
+    chosen = random.random(len(words)) < 1 / WORDS_PER_TYPO
+    chosen[random.integers(len(words))] = True
+    for word, hit in reversed(list(zip(words, chosen, strict=True))):
+        if hit:
+            i = int(random.integers(word.start(), word.end() - 1))
+            a, b = source[i], source[i + 1]
+            near = NEIGHBOURS.get(a, a)
+            replaced = near[random.integers(len(near))] + b
+            typed = (b, a + a + b, b + a, replaced)[random.integers(4)]
+            source = source[:i] + typed + source[i + 2 :]
+    return source, target
+
+
+def quotes(pair: Pair, random: Generator) -> Pair:
+    """Straight quotes and hyphens for curly quotes and dashes in the source, or the reverse."""
+    source, target = pair
+    mapping = QUOTES if any(character in QUOTES for character in source) else CURLY
+    return "".join(mapping.get(character, character) for character in source), target
+
+
+def noise(pair: Pair, random: Generator) -> Pair:
+    """The same rare character, such as an emoji, at the end or beginning of both sides."""
+    start, stop = NOISE[random.integers(len(NOISE))]
+    character = chr(random.integers(start, stop))
+    if random.random() < 0.25:
+        return f"{character} {pair[0]}", f"{character} {pair[1]}"
+    return f"{pair[0]} {character}", f"{pair[1]} {character}"
+
+
+def join(pairs: Sequence[Pair]) -> Pair:
+    """Several sentences on one line."""
+    sources, targets = zip(*pairs, strict=True)
+    return " ".join(sources), " ".join(targets)
+
+
+CHANGES: dict[str, Change] = {
+    "quotes": quotes,
+    "no_end": no_end,
+    "upper": upper,
+    "title": title,
+    "lower": lower,
+    "spaces": spaces,
+    "typos": typos,
+    "noise": noise,
+}
+"""Changes of one pair, in the order of their application. The names are keys of `data.augment`."""
