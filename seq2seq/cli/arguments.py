@@ -101,6 +101,9 @@ def make_parser() -> argparse.ArgumentParser:
     repeated = partial(add, action="append", default=[])
     repeated("--with", type=path, dest="others", metavar="RUN", help="add a model to the ensemble")
     add("--tag", metavar="SYMBOL", help="tag to prepend to each line, such as <news>")
+    patterns = "spans to keep: all, a name (docs/text.md) or NAME=REGEX; may be repeated"
+    repeated("--protect", metavar="PATTERN", help=f"{patterns} (the recipe's)")
+    add("--paragraphs", action="store_true", help="translate each sentence of a line separately")
     _add_output(translate)
     _add_search(translate)
 

@@ -100,6 +100,7 @@ def translate(options: argparse.Namespace) -> None:
         device=processes.device,
         checkpoint=options.checkpoint,
         tag=options.tag,
+        protect=options.protect or None,
         **decoding,
     )
     terms = bool(glossary or options.constraints)
@@ -111,6 +112,7 @@ def translate(options: argparse.Namespace) -> None:
         tokens=options.tokens,
         alignment=options.alignment,
         search=search,
+        paragraphs=options.paragraphs,
         glossary=glossary,
     )
     total = count_lines(options.files) if processes.is_main else None

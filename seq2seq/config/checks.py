@@ -8,6 +8,7 @@ from seq2seq.config.schema import Config, TextConfig
 from seq2seq.config.tasks import TASKS
 from seq2seq.config.trees import leaves, to_tree
 from seq2seq.errors import UserError, short
+from seq2seq.text.protect import compile_patterns
 
 
 def require(condition: bool, message: str) -> None:
@@ -64,6 +65,8 @@ def _without_effect(config: Config) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield conditions that hold for a recipe, with the keys that have no effect under them."""
     model, tokenizer, training = config.model, config.tokenizer, config.training
     yield f"for task={config.task}", TASKS[config.task].unused
+    if config.translates and not config.pairs.protect:
+        yield "without data.protect", ["data.augment.copy"]
     if config.translates and model.positions != "learned":
         yield f"with model.positions={model.positions}", ["model.context"]
     if tokenizer.kind != "bpe":
@@ -105,6 +108,7 @@ def _check_pairs(config: Config) -> None:
         return
     for key, language in [("data.source", data.source), ("data.target", data.target)]:
         require(bool(language.strip()), f"{key} is empty: give the language, such as {key}=en")
+    compile_patterns(data.protect, "data.protect")
     max_len = data.clean.max_len
     require(
         model.positions != "learned" or (max_len is not None and max_len < model.context),

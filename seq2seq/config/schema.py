@@ -101,6 +101,9 @@ class AugmentConfig:
     """The same rare character, such as an emoji, at the end or the beginning of both sides."""
     join: Probability = 0.0
     """One or two other pairs on the same line, if all are short."""
+    copy: Probability = 0.0
+    """A symbol of `data.protect` for a word that is equal on both sides: more examples of what the
+    model is to copy."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,9 @@ class PairsConfig(DataConfig):
     the model in `training.init_from`."""
     clean: CleaningConfig = field(default_factory=CleaningConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
+    protect: tuple[str, ...] = ()
+    """Patterns of spans that translations keep, such as URLs: names of docs/text.md, `all`, or
+    NAME=REGEX. The model sees symbols instead of the spans."""
     tokenized: bool = False
     """Whether the files are already tokenised. BLEU then uses sacreBLEU's tokenize=none."""
 

@@ -43,6 +43,7 @@ TASKS = {
             "data.clean.max_ratio",
             "data.clean.languages",
             "data.augment",
+            "data.protect",
             "data.tokenized",
             "tokenizer.shared",
             "model.decoder_layers",

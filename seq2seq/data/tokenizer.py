@@ -23,6 +23,7 @@ from seq2seq.data.vocabulary import (
     read_vocabulary_file,
 )
 from seq2seq.files import atomic_file
+from seq2seq.text.protect import SYMBOLS
 
 SHARED_FILE = "tokenizer.model"
 SEPARATE_FILES = ("source.model", "target.model")
@@ -50,6 +51,11 @@ class Tokenizer:
         if isinstance(source, MarianPieces) and isinstance(target, MarianPieces):
             return source.ids == target.ids
         return source is target
+
+    @property
+    def has_symbols(self) -> bool:
+        """Whether both sides have the reserved symbols of protected spans."""
+        return all(x.knows(symbol) for x in self.translation_vocabularies for symbol in SYMBOLS)
 
     @property
     def translation_vocabularies(self) -> tuple[SentencePieces, SentencePieces]:

@@ -4,25 +4,46 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seq2seq.data.vocabulary import SentencePieces
 
+WORDS = re.compile(r"\S+")
+"""Words of the alignments that users see, as of `str.split`."""
 _REPETITION = re.compile(r"(.)\1{5,}|(..)\2{2,}|(.{3,}?)\3{2,}", re.DOTALL)
 """N-gram at least three times in a row, with at least six characters in total."""
 
 
-def piece_words(text: str, pieces: Sequence[str], vocabulary: SentencePieces) -> list[int]:
-    """Return the word index, from 0, of each piece of a text. `str.split` defines the words."""
-    ends = [word.end() for word in re.finditer(r"\S+", text)]
+def piece_starts(text: str, pieces: Sequence[str], vocabulary: SentencePieces) -> list[int]:
+    """Return the position in a text of each of its pieces."""
     own_pieces, starts = vocabulary.piece_starts(text)
     if own_pieces != pieces:  # the search found another segmentation
         beginnings = vocabulary.decode_pieces([pieces[:i] for i in range(len(pieces))])
         # A beginning may end in an incomplete character, decoded as U+FFFD.
         starts = [len(x if text.startswith(x) else x.rstrip("\ufffd")) for x in beginnings]
+    return starts
+
+
+def piece_words(
+    text: str,
+    pieces: Sequence[str],
+    vocabulary: SentencePieces,
+    *,
+    words: re.Pattern[str] = WORDS,
+    restore: Callable[[str], str] | None = None,
+) -> list[int]:
+    """Return the word index, from 0, of each piece of a text.
+
+    words: pattern of a word. restore: replaces symbols in the text by protected spans; the words
+    are then words of the resulting text.
+    """
+    starts = piece_starts(text, pieces, vocabulary)
+    if restore:
+        starts, text = [len(restore(text[:start])) for start in starts], restore(text)
+    ends = [word.end() for word in words.finditer(text)]
     return [min(bisect_right(ends, start), len(ends) - 1) for start in starts if ends]
 
 

@@ -23,6 +23,7 @@ CANDIDATE_FIELDS = {"score", "log_prob", "tokens", "alignment"}
 """Fields of a JSON line and of its candidates."""
 SCORING_FIELDS = {"reference_scores", "error"}
 RESULT_FIELDS = {"translation", "nbest", "warnings", "terms", "terms_kept", "rerank_score"}
+RESULT_FIELDS |= {"spans", "spans_repaired"}
 RESULT_FIELDS |= CANDIDATE_FIELDS | SCORING_FIELDS
 """Fields that `translate` and `rerank` may add to a JSON line."""
 
@@ -135,6 +136,8 @@ def json_line(translation: Translation, *, nbest: bool) -> str:
         fields["reference_scores"] = [_fields(candidate) for candidate in translation.references]
     if translation.terms:
         fields |= {"terms": translation.terms, "terms_kept": translation.terms_kept}
+    if translation.spans:
+        fields |= {"spans": translation.spans, "spans_repaired": translation.spans_repaired}
     if translation.repeats:
         fields["warnings"] = ["repetition"]
     return write_object(fields)
@@ -179,6 +182,8 @@ class LineTranslator:
             self._counts["errors"] += bool(translation.error)
             self._counts["terms"] += translation.terms
             self._counts["kept"] += translation.terms_kept
+            self._counts["spans"] += translation.spans
+            self._counts["repaired"] += translation.spans_repaired
         log_errors(translations)
         if self.json:
             return [json_line(x, nbest=self.options.nbest > 1) for x in translations]
@@ -195,7 +200,7 @@ class LineTranslator:
         self.bar.show(f"{progress}{self.bar.time_left()}")
 
     def report(self) -> None:
-        """Log the number of repetitions, errors and kept terms of all processes."""
+        """Log the number of repetitions, errors, terms and spans of all processes."""
         counts = sum(self.processes.all_gather([self._counts]), Counter())
         if not self.processes.is_main:
             return
@@ -205,3 +210,6 @@ class LineTranslator:
             logger.warning("lines not translated: %d", count)
         if count := counts["terms"]:
             logger.warning("terms in the translations: %d of %d", counts["kept"], count)
+        if count := counts["spans"]:
+            lost = counts["repaired"]
+            logger.info("protected spans: %d, lost or repeated and then repaired: %d", count, lost)

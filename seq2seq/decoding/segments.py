@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.alignment import repeats_itself
+from seq2seq.decoding.alignment import WORDS, repeats_itself
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.errors import UserError
+from seq2seq.text.protect import SYMBOLS, Masked, mask
+from seq2seq.text.sentences import sentences
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
 _SPACE = re.compile(r"\s+")
@@ -36,7 +38,10 @@ class Options:
     tokens: bool = False
     alignment: bool = False
     search: bool = True
+    paragraphs: bool = False
     glossary: Glossary | None = None
+    words: re.Pattern[str] = WORDS
+    """Words that `alignment` links."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,8 @@ class Hypothesis:
     """Log-probability of each piece and of the end symbol."""
     alignment: Sequence[tuple[int, int]] = ()
     """Links (source word, target word), counted from 0."""
+    num_repaired: int = 0
+    """Number of protected spans that the search lost or repeated."""
 
 
 @dataclass
@@ -115,11 +122,30 @@ class Segment:
     terms: tuple[Term, ...] = ()
     seed: tuple[int, ...] = (0,)
     """Random seed of the samples: number of the line and of the segment."""
-    text: str = ""
+    masked: Masked = field(default_factory=lambda: Masked(""))
+    """Text with symbols for protected spans."""
+    source_text: str = ""
+    """Text that the model reads, including the tag."""
+    has_symbols: bool = True
+    """Whether the model reads symbols. Otherwise it reads the spans themselves."""
     separator: str = ""
     """Text between the previous segment and this segment."""
     hypotheses: list[Hypothesis] = field(default_factory=list)
     """Translations, the best first."""
+
+    @property
+    def text(self) -> str:
+        """Text of the segment, without the tag."""
+        return self.masked.restore(self.masked.text)
+
+    def span_range(self, index: int) -> tuple[int, int]:
+        """Return start and end of a protected span in `source_text`."""
+        text = self.masked.text
+        place = [i for i, character in enumerate(text) if character in SYMBOLS][index]
+        own = text if self.has_symbols else self.text
+        before = text[:place] if self.has_symbols else self.masked.restore(text[:place])
+        start = len(self.source_text) - len(own) + len(before)
+        return start, start + (1 if self.has_symbols else len(self.masked.spans[index][1]))
 
 
 @dataclass
@@ -137,6 +163,8 @@ class Translation:
     """Number of terms for the text; 0 after an error or without a search."""
     terms_kept: int = 0
     """Number of terms that the best translation contains."""
+    spans: int = 0
+    """Number of protected spans in the text."""
     error: str | None = None
     """Reason why the text was not translated, or None."""
     segments: Sequence[Segment] = ()
@@ -153,18 +181,28 @@ class Translation:
         return self.nbest[0].score if self.nbest else math.nan
 
     @property
+    def spans_repaired(self) -> int:
+        """Number of protected spans that the search of the best translation lost or repeated."""
+        return self.nbest[0].num_repaired if self.nbest else 0
+
+    @property
     def alignment(self) -> Sequence[tuple[int, int]]:
         """Word alignment of the best translation; empty if not requested or after an error."""
         return self.nbest[0].alignment if self.nbest else ()
 
-    def join(self) -> None:
-        """Join the segments: sets `nbest`, `repeats` and the number of terms."""
+    def join(self, words: re.Pattern[str] = WORDS) -> None:
+        """Join the segments: sets `nbest`, `repeats` and the number of terms.
+
+        words: words of the alignments.
+        """
         if self.error:
             return
         ranks = zip(*(segment.hypotheses for segment in self.segments), strict=False)
-        joined = [_join(self.segments, hypotheses) for hypotheses in ranks]
+        joined = [_join(self.segments, hypotheses, words) for hypotheses in ranks]
         # Samples are in the order in which they were drawn.
-        self.nbest = sorted(joined, key=lambda x: -x.score) or [Hypothesis([], 0.0, 0.0)]
+        self.nbest = sorted(joined, key=lambda x: -x.score)
+        if not self.nbest:  # blank, or nothing but protected spans
+            self.nbest = [Hypothesis([], 0.0, 0.0, text=self.request.text if self.spans else "")]
         source = [piece for segment in self.segments for piece in segment.source]
         self.repeats = repeats_itself(source, self.nbest[0].pieces)
         terms = {term for segment in self.segments for term in segment.terms}
@@ -177,53 +215,82 @@ class Segmenter:
     """Checks requests and splits their texts into segments."""
 
     def __init__(
-        self, tokenizer: Tokenizer, tag: str | None, max_len: int, max_target_len: int
+        self,
+        tokenizer: Tokenizer,
+        tag: str | None,
+        max_len: int,
+        max_target_len: int,
+        *,
+        pattern: re.Pattern[str] | None = None,
+        language: str = "",
     ) -> None:
         """max_len: maximum length of a segment. max_target_len: maximum length of prefixes and
-        references. Both are in tokens, without the end symbol.
+        references. Both are in tokens, without the end symbol. pattern: protected spans. language:
+        source language, for the splitting into sentences.
         """
         self.source, self.target = tokenizer.translation_vocabularies
-        self.tag = tag
+        self.tag, self.pattern, self.language = tag, pattern, language
+        self.has_symbols = tokenizer.has_symbols
         self.max_len, self.max_target_len = max_len, max_target_len
 
-    def add_tag(self, text: str) -> str:
-        """Return the tag, if any, and a text."""
-        return f"{self.tag} {text}" if self.tag else text
+    def segment(self, text: str) -> Segment:
+        """Return a text as one segment."""
+        [segment] = self._whole([text])
+        return segment
 
-    def encode(self, text: str) -> list[str]:
-        """Return the pieces of a text, including the tag."""
-        [pieces] = self.source.encode_pieces([self.add_tag(text)])
-        return pieces
+    def _whole(self, texts: Sequence[str]) -> list[Segment]:
+        """Return each text as one segment."""
+        masked = [mask(x, self.pattern) if self.pattern else Masked(x) for x in texts]
+        read = [self._read(x) for x in masked]
+        # A call for each text would be a hundred times as slow.
+        rows = self.source.encode_pieces(read)
+        return [
+            Segment(row, masked=x, source_text=text, has_symbols=self.has_symbols)
+            for row, x, text in zip(rows, masked, read, strict=True)
+        ]
+
+    def _read(self, masked: Masked) -> str:
+        """Return what the model reads: the tag, if any, and the text."""
+        text = masked.text
+        if masked.spans and not self.has_symbols:
+            text = masked.restore(text)
+        return f"{self.tag} {text}" if self.tag else text
 
     def split(self, requests: Sequence[Request], options: Options) -> list[Translation]:
         """Return a translation for each request, with segments to search, or an error."""
-        # A call for each text would be a hundred times as slow.
-        texts = self.source.encode_pieces([self.add_tag(request.text) for request in requests])
         translations = []
-        for request, pieces in zip(requests, texts, strict=True):
+        whole = self._whole([request.text for request in requests])
+        for request, segment in zip(requests, whole, strict=True):
             try:
-                segments = self._segments(request, pieces, options)
-                references = self._references(request.references)
-                translations.append(Translation(request, (), references, segments=segments))
+                segments = self._segments(request, segment, options)
+                references = self._references(request.references, segment)
+                spans = len(segment.masked.spans)
+                translations.append(
+                    Translation(request, (), references, spans=spans, segments=segments)
+                )
             except UserError as error:
                 translations.append(Translation(request, error=str(error)))
         return translations
 
-    def _segments(self, request: Request, pieces: list[str], options: Options) -> list[Segment]:
-        if not request.text.strip() or not pieces:
+    def _segments(self, request: Request, whole: Segment, options: Options) -> list[Segment]:
+        if not request.text.strip() or not whole.source or whole.masked.only_spans():
             return []
-        [prefix] = self.target.encode_pieces([request.prefix]) if request.prefix else [[]]
-        segments = [Segment(pieces, text=request.text)]
-        if len(pieces) > self.max_len:
-            segments = split_text(request.text, self.encode, self.max_len)
+        prefix: list[str] = []
+        if request.prefix:
+            [prefix] = self.target.encode_pieces([self._mask_target(request.prefix, whole)])
+        segments = [whole]
+        if options.paragraphs or len(whole.source) > self.max_len:
+            segments = self._split(whole, by_sentence=options.paragraphs)
         if len(segments) > 1:
             problem = (
                 f"a line of {len(request.text)} characters exceeds the maximum source length of "
                 f"{self.max_len} tokens"
             )
             if request.prefix or request.references or request.constraints:
+                problem = "a line of several sentences" if options.paragraphs else problem
                 raise UserError(f"{problem}; with a prefix, terms or references it cannot be split")
-            logger.warning("%s; translated in %d parts", problem, len(segments))
+            if not options.paragraphs:
+                logger.warning("%s; translated in %d parts", problem, len(segments))
         for number, segment in enumerate(segments):
             terms = list(map(Term, request.constraints))
             terms += options.glossary.terms(segment.text) if options.glossary else []
@@ -233,9 +300,36 @@ class Segmenter:
             self._require_short("the prefix, with terms,", required)
         return segments
 
-    def _references(self, texts: Sequence[str]) -> list[Hypothesis]:
+    def _split(self, whole: Segment, *, by_sentence: bool) -> list[Segment]:
+        """Split a segment that is too long, or has several sentences."""
+        masked = whole.masked
+
+        def encode(text: str) -> list[str]:
+            [pieces] = self.source.encode_pieces([self._read(replace(masked, text=text))])
+            return pieces
+
+        parts = [("", masked.text)]
+        if by_sentence:
+            parts = sentences(masked.text, self.language)
+        segments, start = [], 0
+        for separator, part in parts:
+            for segment in split_text(part, encode, self.max_len, separator):
+                segment.masked = masked.part(segment.masked.text, start)
+                segment.source_text = self._read(segment.masked)
+                segment.has_symbols = self.has_symbols
+                start += len(segment.masked.spans)
+                segments.append(segment)
+        return segments
+
+    def _mask_target(self, text: str, segment: Segment) -> str:
+        """Return a given translation as the model writes it."""
+        use = self.pattern and self.has_symbols
+        return segment.masked.mask(text, self.pattern) if use and self.pattern else text
+
+    def _references(self, texts: Sequence[str], segment: Segment) -> list[Hypothesis]:
         """Return references to score."""
-        rows = self.target.encode_pieces(texts) if texts else []
+        masked = [self._mask_target(text, segment) for text in texts]
+        rows = self.target.encode_pieces(masked) if texts else []
         self._require_short("a reference", *rows)
         return [Hypothesis(pieces, text=text) for pieces, text in zip(rows, texts, strict=True)]
 
@@ -266,7 +360,7 @@ def split_text(
     if not pieces:
         return []
     if len(pieces) <= max_len or len(text) == 1:
-        return [Segment(pieces, text=text, separator=separator)]
+        return [Segment(pieces, masked=Masked(text), separator=separator)]
     middle = len(text) / 2
     for pattern, max_distance in ((_SENTENCE_END, len(text) / 4), (_SPACE, middle)):
         spans = [match.span() for match in pattern.finditer(text, 1, len(text) - 1)]
@@ -280,9 +374,11 @@ def split_text(
     return first + split_text(text[end:], encode, max_len, gap)
 
 
-def _join(segments: Sequence[Segment], hypotheses: Sequence[Hypothesis]) -> Hypothesis:
+def _join(
+    segments: Sequence[Segment], hypotheses: Sequence[Hypothesis], words: re.Pattern[str]
+) -> Hypothesis:
     """Join the translations of all segments of a text, one hypothesis per segment."""
-    if len(segments) == 1:
+    if len(segments) == 1 and not segments[0].separator:
         return hypotheses[0]
     source = text = ""
     links: list[tuple[int, int]] = []
@@ -290,8 +386,10 @@ def _join(segments: Sequence[Segment], hypotheses: Sequence[Hypothesis]) -> Hypo
         source += segment.separator + segment.text
         text += segment.separator + part.text
         # Number of words before this segment. Its first word may continue a word.
-        i0 = len(source.split()) - len(segment.text.split())
-        j0 = len(text.split()) - len(part.text.split())
+        i0, j0 = (
+            len(words.findall(whole)) - len(words.findall(own))
+            for whole, own in ((source, segment.text), (text, part.text))
+        )
         links += [(i + i0, j + j0) for i, j in part.alignment]
     return Hypothesis(
         [piece for part in hypotheses for piece in part.pieces],
@@ -300,4 +398,5 @@ def _join(segments: Sequence[Segment], hypotheses: Sequence[Hypothesis]) -> Hypo
         text=text,
         log_probs=[x for part in hypotheses for x in part.log_probs],
         alignment=list(dict.fromkeys(links)),
+        num_repaired=sum(part.num_repaired for part in hypotheses),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
@@ -21,6 +22,7 @@ from seq2seq.decoding.segments import (
     Translation,
     make_requests,
 )
+from seq2seq.decoding.spans import restore_spans
 from seq2seq.decoding.terms import Glossary
 from seq2seq.errors import UserError, did_you_mean
 from seq2seq.machine.devices import default_device
@@ -32,6 +34,7 @@ from seq2seq.model.saved import (
     load_tokenizer,
     require_undamaged,
 )
+from seq2seq.text.protect import compile_patterns
 
 if TYPE_CHECKING:
     from seq2seq.model.transformer import Transformer
@@ -42,8 +45,16 @@ logger = logging.getLogger(__name__)
 class Translator:
     """Translates text with a model; the command line is a thin wrapper around this."""
 
-    def __init__(self, engines: Engines, decoding: DecodingConfig, tag: str | None = None) -> None:
-        """decoding: default search options. tag: symbol before every text."""
+    def __init__(
+        self,
+        engines: Engines,
+        decoding: DecodingConfig,
+        tag: str | None = None,
+        protect: Sequence[str] | None = None,
+    ) -> None:
+        """decoding: default search options. tag: symbol before every text. protect: patterns of
+        protected spans, instead of the recipe's.
+        """
         self.engines, self.decoding, self.tag = engines, decoding, tag
         self.tokenizer = engines.tokenizer
         if tag is not None and not self.tokenizer.translation_vocabularies[0].knows(tag):
@@ -51,9 +62,16 @@ class Translator:
                 f"tag={tag!r} is not a symbol of this model's tokenizer: use a tag of its training "
                 "corpora"
             )
-        limit = engines.max_source_len
-        target_limit = min(limit, engines.max_target_len - 1)
-        self._segmenter = Segmenter(self.tokenizer, tag, limit, target_limit)
+        limit, data = engines.max_source_len, engines.configs[0].pairs
+        self._pattern = compile_patterns(data.protect if protect is None else protect, "protect")
+        self._segmenter = Segmenter(
+            self.tokenizer,
+            tag,
+            limit,
+            min(limit, engines.max_target_len - 1),
+            pattern=self._pattern,
+            language=data.source,
+        )
 
     @classmethod
     def load(
@@ -63,13 +81,15 @@ class Translator:
         others: Sequence[str | Path] = (),
         checkpoint: str | None = None,
         tag: str | None = None,
+        protect: Sequence[str] | None = None,
         device: str | None = None,
         **decoding: Any,
     ) -> Translator:
         """Load the best model of a run, a model directory, or a model exported to CTranslate2.
 
-        others: runs or model directories with the same tokenizer, to form an ensemble. decoding:
-        keys of the recipe's section `decoding`, to replace its values.
+        others: runs or model directories with the same tokenizer, to form an ensemble. protect:
+        patterns of protected spans (docs/text.md), instead of the recipe's `data.protect`.
+        decoding: keys of the recipe's section `decoding`, to replace its values.
         """
         paths = [directory, *others]
         folders = [find_model(Path(path), checkpoint) for path in paths]
@@ -101,7 +121,7 @@ class Translator:
         )
         if exported:
             require_undamaged(folders[0])
-        return cls(engines, settings, tag)
+        return cls(engines, settings, tag, protect)
 
     def translate(self, texts: Sequence[str], **options: Any) -> list[str]:
         """Return the translation of each text, in order. Blank texts have empty translations.
@@ -125,6 +145,7 @@ class Translator:
         tokens: bool = False,
         alignment: bool = False,
         search: bool = True,
+        paragraphs: bool = False,
         **decoding: Any,
     ) -> list[Translation]:
         """Return a `Translation` for each text, in order.
@@ -133,12 +154,13 @@ class Translator:
         translation. references: translations of each text to score. nbest: number of translations
         of each text. scores: compute scores; this may take extra time. tokens: return
         log-probabilities of the pieces. alignment: return word alignments. search: translate; if
-        False, only score the references. decoding: keys of the recipe's section `decoding`, to
+        False, only score the references. paragraphs: translate the sentences of each text
+        separately. decoding: keys of the recipe's section `decoding`, to
         replace its values. The translator's tag, if any, is put before every text.
         """
         requests = make_requests(texts, prefixes, constraints, references)
         changed = changed_decoding(self.decoding, decoding)
-        options = Options(nbest, scores, tokens, alignment, search, glossary)
+        options = Options(nbest, scores, tokens, alignment, search, paragraphs, glossary)
         translations = self.process(requests, options, changed)
         log_errors(translations)
         return translations
@@ -191,14 +213,15 @@ class Translator:
         texts = self._segmenter.target.decode_pieces([x.pieces for x in hypotheses])
         for hypothesis, text in zip(hypotheses, texts, strict=True):
             hypothesis.text = text
+        if self._pattern:
+            restore_spans(engine, segments, decoding, self._pattern, self.tokenizer)
         unscored = [s for s in segments if not all(x.log_probs for x in s.hypotheses)]
         references = []
         for translation in translations:
             if translation.references:
-                text = translation.request.text
-                source = self._segmenter.encode(text)
-                scored = list(translation.references)
-                references.append(Segment(source, text=text, hypotheses=scored))
+                segment = self._segmenter.segment(translation.request.text)
+                segment.hypotheses = list(translation.references)
+                references.append(segment)
         engine.score(references + unscored if options.tokens else references, decoding)
         segments += references
         if not options.tokens:
@@ -206,22 +229,36 @@ class Translator:
                 for hypothesis in segment.hypotheses:
                     hypothesis.log_probs = ()
         if options.alignment:
-            self._align(engine, segments, decoding)
+            self._align(engine, segments, options.words, decoding)
         if options.search:
             for translation in translations:
-                translation.join()
+                translation.join(options.words)
 
-    def _align(self, engine: Engine, segments: Sequence[Segment], decoding: DecodingConfig) -> None:
+    def _align(
+        self,
+        engine: Engine,
+        segments: Sequence[Segment],
+        words: re.Pattern[str],
+        decoding: DecodingConfig,
+    ) -> None:
         """Add word alignments. The tag of the source text is not a word."""
         source_vocabulary, target_vocabulary = self.tokenizer.translation_vocabularies
-        tags = int(self.tag is not None)
+        tags = len(words.findall(self.tag or ""))
         linked = [(segment, x) for segment in segments for x in segment.hypotheses if x.pieces]
         pairs = [(segment.source, hypothesis.pieces) for segment, hypothesis in linked]
         attention = engine.attention(pairs, decoding)
         for (segment, hypothesis), weights in zip(linked, attention, strict=True):
-            text = self._segmenter.add_tag(segment.text)
-            source_words = piece_words(text, segment.source, source_vocabulary)
-            target_words = piece_words(hypothesis.text, hypothesis.pieces, target_vocabulary)
+            has_symbols = segment.masked.spans and segment.has_symbols
+            restore = segment.masked.restore if has_symbols else None
+            text, target = segment.source_text, hypothesis.text
+            if restore:
+                [target] = target_vocabulary.decode_pieces([hypothesis.pieces])
+            source_words = piece_words(
+                text, segment.source, source_vocabulary, words=words, restore=restore
+            )
+            target_words = piece_words(
+                target, hypothesis.pieces, target_vocabulary, words=words, restore=restore
+            )
             links = align(weights, source_words, target_words)
             hypothesis.alignment = [(i - tags, j) for i, j in links if i >= tags]
 

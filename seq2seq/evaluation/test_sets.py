@@ -16,6 +16,7 @@ from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.prepare import encode_pairs, prepare
 from seq2seq.preparation.shards import tagged
 from seq2seq.preparation.text import encode_text
+from seq2seq.text.protect import compile_patterns
 from seq2seq.training.records import corpus_files, current_path, last_start
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ def encode_files(config: Config, tokenizer: Tokenizer, data: str, folder: Path) 
     known = tokenizer.target.names if isinstance(tokenizer.target, Labels) else None
     if known and (unknown := {label for _, label in pairs}.difference(known)):
         raise UserError(f"--data: {data} has the label {min(unknown)!r}, unknown to the model")
-    encode_pairs(folder / "test.arrow", pairs, tokenizer, with_text=True)
+    pattern = compile_patterns(config.pairs.protect, "data.protect")
+    encode_pairs(folder / "test.arrow", pairs, tokenizer, pattern, with_text=True)
     facts = {"files": ["test.arrow"], "pairs": len(pairs)}
     return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
 

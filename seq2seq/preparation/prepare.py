@@ -7,8 +7,10 @@ encode all pairs. After an interruption, finished shards and a finished tokenize
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import compress
 from pathlib import Path
 from textwrap import shorten
@@ -32,6 +34,7 @@ from seq2seq.preparation.shards import Shard, read_shards, sha256_of_pairs, writ
 from seq2seq.preparation.text import prepare_text
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.progress_bar import ProgressBar
+from seq2seq.text.protect import SYMBOLS, compile_patterns, mask_pair
 
 SPLITS = "train", "dev", "test"
 BATCH_SIZE = 2_000
@@ -86,6 +89,11 @@ def _pretrained(config: Config, tags: Sequence[str]) -> Tokenizer | None:
                 f"data.train: tag={tag!r} is not a symbol of {models[0]}: train that model with "
                 "the tag in user_defined_symbols"
             )
+    if config.pairs.protect and not tokenizer.has_symbols:
+        raise UserError(
+            f"data.protect needs reserved symbols, which {models[0]} lacks: leave data.protect "
+            "out (`translate --protect` works without them)"
+        )
     return tokenizer
 
 
@@ -99,6 +107,11 @@ class _Preparation:
     tags: Sequence[str]
     pretrained: Tokenizer | None
     folder: Path
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str] | None:
+        """Pattern of the spans that the model sees as symbols."""
+        return compile_patterns(self.config.pairs.protect, "data.protect")
 
     def run(self) -> PreparedResult:
         """Run all stages. Skips stages that an interrupted preparation has finished."""
@@ -138,7 +151,7 @@ class _Preparation:
             if not pairs:
                 continue
             file = f"{split}.arrow"
-            encode_pairs(self.folder / file, pairs, tokenizer, with_text=True)
+            encode_pairs(self.folder / file, pairs, tokenizer, self.pattern, with_text=True)
             self._write_text(split, pairs)
             splits[split] = {"files": [file], "pairs": len(pairs)}
         splits["train"] = self._encode(selection, tokenizer)
@@ -158,8 +171,11 @@ class _Preparation:
             logger.info("training the tokenizer: %s, %d pieces", options.kind, options.vocab_size)
 
         def trained(*sides: int) -> SentencePieces:
-            texts = (pair[side] for pair in selection.sample(options.sample) for side in sides)
-            return train_vocabulary(texts, options, self.tags if 0 in sides else [])
+            pairs = masked_pairs(selection.sample(options.sample), self.pattern)
+            symbols = [*(self.tags if 0 in sides else []), *(SYMBOLS if self.pattern else [])]
+            return train_vocabulary(
+                (pair[side] for pair in pairs for side in sides), options, symbols
+            )
 
         if labels:
             return Tokenizer(pretrained.source if pretrained else trained(0), labels)
@@ -179,7 +195,7 @@ class _Preparation:
                 indices = np.flatnonzero(verdicts == KEPT)
                 pairs = list(shard.pairs(indices))
                 files.append(self.folder / f"train-{len(files):05}.arrow")
-                too_long = encode_pairs(files[-1], pairs, tokenizer, max_len=max_len)
+                too_long = encode_pairs(files[-1], pairs, tokenizer, self.pattern, max_len=max_len)
                 verdicts[indices[too_long]] = CODES["max_len"]
                 pairs_per_corpus[shard.corpus] += len(pairs) - len(too_long)
                 progress_bar.advance(len(verdicts))
@@ -240,24 +256,34 @@ def find_labels(shards: Mapping[str, Sequence[Shard]]) -> Labels:
     return Labels(known)
 
 
+def masked_pairs(pairs: Iterable[TextPair], pattern: re.Pattern[str] | None) -> Iterable[TextPair]:
+    """Replace the spans that a pattern finds on both sides of a pair by symbols."""
+    return (mask_pair(*pair, pattern) for pair in pairs) if pattern else pairs
+
+
 def encode_pairs(
     file: Path,
     pairs: Sequence[TextPair],
     tokenizer: Tokenizer,
+    pattern: re.Pattern[str] | None,
     *,
     max_len: int | None = None,
     with_text: bool = False,
 ) -> list[int]:
     """Write pairs to a store. Pairs with more than `max_len` tokens on either side are dropped.
 
-    Returns the indices of dropped pairs. with_text: also store the text (dev and test sets).
+    Returns the indices of dropped pairs. pattern: see `masked_pairs`. with_text: also store the
+    text (dev and test sets).
     """
     too_long: list[int] = []
 
     def batches() -> Iterator[Sequence[Sequence[Any]]]:
         for start in range(0, len(pairs), BATCH_SIZE):
-            sources, targets = zip(*pairs[start : start + BATCH_SIZE], strict=True)
-            ids = tokenizer.source.encode(sources), tokenizer.target.encode(targets)
+            batch = pairs[start : start + BATCH_SIZE]
+            sources, targets = zip(*batch, strict=True)
+            masked = zip(*masked_pairs(batch, pattern), strict=True)
+            vocabularies = tokenizer.source, tokenizer.target
+            ids = [x.encode(texts) for x, texts in zip(vocabularies, masked, strict=True)]
             longest = (max(map(len, sides)) for sides in zip(*ids, strict=True))
             fits = [max_len is None or length <= max_len for length in longest]
             too_long.extend(start + i for i, fit in enumerate(fits) if not fit)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from numpy.random import Generator
+
+from seq2seq.text.protect import SYMBOLS
 
 Pair = tuple[str, str]
 Change = Callable[[Pair, Generator], Pair]
@@ -26,6 +29,7 @@ NOISE = [(0x1F300, 0x1F650), (0x2190, 0x2200), (0x2600, 0x2700), (0x3041, 0x30FF
 """Ranges of code points: pictographs, arrows, symbols, kana, Chinese characters."""
 
 _WORD_START = re.compile(r"(?<![\w'’])\w")
+_WORD = re.compile(r"\w+")
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
 
 
@@ -102,6 +106,19 @@ def noise(pair: Pair, random: Generator) -> Pair:
     return f"{pair[0]} {character}", f"{pair[1]} {character}"
 
 
+def copy(pair: Pair, random: Generator) -> Pair:
+    """A reserved symbol for a word that occurs once on both sides."""
+    source, target = pair
+    once = [{word for word, n in Counter(_WORD.findall(x)).items() if n == 1} for x in pair]
+    words = sorted(once[0] & once[1])
+    unused = [symbol for symbol in SYMBOLS if symbol not in source + target]
+    if not words or not unused:
+        return pair
+    word = re.compile(rf"(?<!\w){re.escape(words[random.integers(len(words))])}(?!\w)")
+    symbol = unused[random.integers(len(unused))]
+    return word.sub(symbol, source), word.sub(symbol, target)
+
+
 def join(pairs: Sequence[Pair]) -> Pair:
     """Several sentences on one line."""
     sources, targets = zip(*pairs, strict=True)
@@ -109,6 +126,7 @@ def join(pairs: Sequence[Pair]) -> Pair:
 
 
 CHANGES: dict[str, Change] = {
+    "copy": copy,
     "quotes": quotes,
     "no_end": no_end,
     "upper": upper,

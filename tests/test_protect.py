@@ -1,0 +1,293 @@
+"""Protected spans: patterns, symbols, and their repair in translations."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import TEXTS, VOCABULARY, run_recipe
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seq2seq.cli import main
+from seq2seq.config import Config, DecodingConfig, TokenizerConfig
+from seq2seq.data.prepared import PreparedData
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.engines import Engines
+from seq2seq.decoding.segments import Hypothesis, Segmenter
+from seq2seq.decoding.spans import restore_spans
+from seq2seq.decoding.translator import Translator
+from seq2seq.errors import UserError
+from seq2seq.model.recipe import load_config
+from seq2seq.model.transformer import Transformer
+from seq2seq.preparation.prepare import prepare
+from seq2seq.preparation.train_vocabulary import train_vocabulary
+from seq2seq.text.augment import copy
+from seq2seq.text.protect import SYMBOLS, compile_patterns, mask, mask_pair
+
+WITH_SYMBOLS = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=350), list(SYMBOLS))
+LINES = [
+    "the dog https://a.org/x?y=1 likes %s a {name} tree",
+    "<b>the red</b> house &amp; the <i>small</i> tree",
+    "%1$s %2$s %1$s",
+    "a man",
+    f"a {' '.join(f'%{i}' for i in range(40))} dog",
+    "the ~File dog \ue003 tree 🎉",
+]
+
+
+def spans_of(text: str) -> Counter[str]:
+    return Counter(pattern().findall(text))
+
+
+def pattern(*names: str) -> re.Pattern[str]:
+    compiled = compile_patterns(names or ["all"], "protect")
+    assert compiled
+    return compiled
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "spans"),
+    [
+        ("url", "See (https://a.org/b?c=1), www.d.de.", ["https://a.org/b?c=1", "www.d.de"]),
+        ("email", "Mail john.doe@example.com.", ["john.doe@example.com"]),
+        ("printf", "%1$s of %5.2f, %d%% %-8s, 5 % of, %1.", ["%1$s", "%5.2f", "%d", "%-8s", "%1"]),
+        ("printf", "%(name)s costs 100%.", ["%(name)s"]),
+        ("brace", "{} {0} {name!r} {a b}", ["{}", "{0}", "{name!r}"]),
+        (
+            "variable",
+            "$(VAR) ${a} $HOME %PRODUCTNAME $5",
+            ["$(VAR)", "${a}", "$HOME", "%PRODUCTNAME"],
+        ),
+        ("tag", 'a <b class="x">c</b> <br/> 1 < 2', ['<b class="x">', "</b>", "<br/>"]),
+        (
+            "entity",
+            "a &amp; b &lt; c &amp;amp; &#160; AT&T",
+            ["&amp;", "&lt;", "&amp;amp;", "&#160;"],
+        ),
+        ("accelerator", "~File Sa~ve _Edit &Help a_b 1~2", ["~", "~", "_", "&"]),
+        ("emoji", "so 🎉 good 👍🏽!", ["🎉", "👍🏽"]),
+        ("number", "5 km, 3.5 %, 1,234 and 10:30", ["5 km", "3.5 %", "1,234", "10:30"]),
+    ],
+)
+def test_patterns(name: str, text: str, spans: list[str]) -> None:
+    assert pattern(name).findall(text) == spans
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["urls"], "unknown pattern 'urls'; did you mean url"),
+        (["id=[A-Z"], r"id=\[A-Z is not a regular expression: unterminated"),
+        (["id=(a)"], "has a capturing group"),
+        (["id=a*"], "matches the empty text"),
+    ],
+)
+def test_wrong_patterns(names: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=f"data.protect: .*{message}"):
+        compile_patterns(names, "data.protect")
+
+
+def test_the_first_pattern_wins_where_spans_overlap() -> None:
+    text = "http://a.org/%s <b>"
+    assert pattern("url", "printf").findall(text) == ["http://a.org/%s"]
+    assert pattern("printf", "tag=<b>").findall(text) == ["%s", "<b>"]
+
+
+@given(st.text(alphabet=st.sampled_from([*"ab %s{}<>&;~/", *SYMBOLS, "🎉"]), max_size=60))
+def test_a_masked_text_can_be_restored(text: str) -> None:
+    masked = mask(text, pattern())
+    assert masked.restore(masked.text) == text
+    assert masked.lost(masked.text) == [] and masked.num_superfluous(masked.text) == 0
+    assert masked.mask(text, pattern()) == masked.text
+
+
+def test_lost_and_repeated_symbols() -> None:
+    masked = mask(" ".join(f"%{i}" for i in range(20)), pattern())
+    first, last = masked.spans[0][0], masked.spans[16][0]
+    assert first == last  # 16 symbols for 20 spans
+    assert masked.lost(masked.text.replace(first, "", 1)) == [16]
+    assert masked.lost(masked.text.replace(first, "")) == [0, 16]
+    assert masked.num_superfluous(masked.text + first + "\ue000") == 2
+    assert masked.restore(first + last + first) == "%0%16"
+
+
+def test_pairs_mask_the_spans_of_both_sides() -> None:
+    source, target = mask_pair("%s in %s at www.a.org", "%s bei www.b.org", pattern())
+    [symbol] = set(source) & set(SYMBOLS)
+    assert source == f"{symbol} in %s at www.a.org" and target == f"{symbol} bei www.b.org"
+    source, target = mask_pair("from %1 to %2", "nach %2 von %1", pattern())
+    assert target == f"nach {source[10]} von {source[5]}"
+    assert mask_pair("a", "b %s", pattern()) == ("a", "b %s")
+
+
+def test_copied_words_become_symbols() -> None:
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        source, target = copy(
+            ("LibreOffice Writer has text", "Text hat Writer LibreOffice"), random
+        )
+        [symbol] = set(source) & set(SYMBOLS)
+        assert symbol in target and len({"Writer", "LibreOffice"} & set(target.split())) == 1
+    assert copy(("a dog", "ein Hund"), random) == ("a dog", "ein Hund")
+
+
+@pytest.fixture(params=[True, False], ids=["symbols", "no symbols"])
+def protecting(
+    request: pytest.FixtureRequest, make_model: Callable[..., Transformer]
+) -> Translator:
+    """Return a translator with an untrained model."""
+    vocabulary = WITH_SYMBOLS if request.param else VOCABULARY
+    model = make_model(vocab_size=vocabulary.size)
+    engines = Engines.of_model(model, Tokenizer(vocabulary, vocabulary), Config())
+    return Translator(engines, DecodingConfig(max_extra=8), protect=["all"])
+
+
+def test_even_an_untrained_model_keeps_all_spans(protecting: Translator) -> None:
+    for options in ({}, {"nbest": 3}, {"sample": True, "nbest": 2}, {"paragraphs": True}):
+        translations = protecting.translations(LINES, alignment=True, tokens=True, **options)
+        for line, translation in zip(LINES, translations, strict=True):
+            assert translation.spans == spans_of(line).total()
+            for hypothesis in translation.nbest:
+                for span, count in spans_of(line).items():
+                    assert hypothesis.text.count(span) >= count, hypothesis.text
+                assert len(hypothesis.log_probs) in (0, len(hypothesis.pieces) + 1)
+                words = len(line.split()), len(hypothesis.text.split())
+                assert all(i < words[0] and j < words[1] for i, j in hypothesis.alignment)
+    assert sum(translation.spans_repaired for translation in translations) > 0
+
+
+def test_a_line_of_spans_is_copied(protecting: Translator) -> None:
+    [translation] = protecting.translations(["%s:  %s"])
+    assert translation.text == "%s:  %s" and translation.spans == 2
+
+
+class Attention:
+    """An engine whose attention is given."""
+
+    def __init__(self, weights: list[list[float]]) -> None:
+        self.weights = np.array(weights, dtype=np.float32)
+
+    def attention(self, pairs: Sequence[Any], decoding: DecodingConfig) -> list[Any]:
+        for source, target in pairs:
+            assert self.weights.shape == (len(target), len(source))
+        return [self.weights for _ in pairs]
+
+
+def repaired(source: str, target: str, symbols: bool, attention: dict[int, int]) -> Hypothesis:
+    """Repair a translation. attention: source piece of each target piece (else the first)."""
+    vocabulary = WITH_SYMBOLS if symbols else VOCABULARY
+    tokenizer = Tokenizer(vocabulary, vocabulary)
+    segment = Segmenter(tokenizer, None, 99, 99, pattern=pattern()).segment(source)
+    [pieces] = vocabulary.encode_pieces([target])
+    weights = np.zeros((len(pieces), len(segment.source)))
+    for row in range(len(pieces)):
+        weights[row, attention.get(row, 0)] = 1
+    segment.hypotheses = [Hypothesis(pieces, text=target)]
+    engine: Any = Attention(weights.tolist())
+    restore_spans(engine, [segment], DecodingConfig(), pattern(), tokenizer)
+    return segment.hypotheses[0]
+
+
+def test_a_lost_span_is_inserted_where_the_model_attends_to_it() -> None:
+    source = "the dog %s likes"
+    pieces = WITH_SYMBOLS.encode_pieces([mask(source, pattern()).text])[0]
+    symbol = next(i for i, piece in enumerate(pieces) if piece in SYMBOLS)
+    target = WITH_SYMBOLS.encode_pieces(["ein Mann sieht"])[0]
+    for word, expected in [("▁Mann", "ein %s Mann sieht"), ("▁sieht", "ein Mann %s sieht")]:
+        hypothesis = repaired(source, "ein Mann sieht", True, {target.index(word): symbol})
+        assert hypothesis.text == expected and hypothesis.num_repaired == 1
+        assert set(hypothesis.pieces) & set(SYMBOLS) == {pieces[symbol]}
+
+
+def test_a_changed_span_is_replaced_without_symbols() -> None:
+    source, target = "the dog %s likes", "ein %d Mann"
+    own = VOCABULARY.encode_pieces([source])[0].index("<0x25>")
+    pieces = VOCABULARY.encode_pieces([target])[0]
+    assert pieces == ["▁ein", "▁", "<0x25>", "d", "▁Mann"]
+    hypothesis = repaired(source, target, False, {1: own, 2: own, 3: own})
+    assert hypothesis.text == "ein %s Mann" and hypothesis.num_repaired == 1
+
+
+@pytest.mark.parametrize("symbols", [True, False])
+def test_a_repeated_span_is_removed(symbols: bool) -> None:
+    masked = mask("the %s dog", pattern()).text if symbols else "the %s dog"
+    span = masked.split()[1]
+    hypothesis = repaired("the %s dog", f"ein {span} Mann {span}", symbols, {})
+    assert hypothesis.text == "ein %s Mann" and hypothesis.num_repaired == 1
+
+
+def test_an_accelerator_stays_before_its_word() -> None:
+    hypothesis = repaired("the ~dog likes", "ein Mann", False, {1: 1, 2: 1})
+    assert re.fullmatch(r"~?ein ~?Mann", hypothesis.text) and "~" in hypothesis.text
+
+
+def test_prefixes_and_references_have_symbols(protecting: Translator) -> None:
+    line = "the dog %s likes %d"
+    [translation] = protecting.translations([line], prefixes=["ein %d"], references=[[f"x {line}"]])
+    assert translation.text.startswith("ein %d")
+    [reference] = translation.references
+    assert reference.text == f"x {line}"
+    has_symbols = protecting.tokenizer.has_symbols
+    assert bool(set(reference.pieces) & set(SYMBOLS)) == has_symbols
+
+
+@pytest.fixture
+def protected_run(recipe: Path, corpus: Path) -> Path:
+    for language in ("en", "de"):
+        path = corpus / f"train.{language}"
+        lines = path.read_text().splitlines()
+        path.write_text("".join(f"{line} %s\n" for line in lines[:150]) + "\n".join(lines[150:]))
+    return run_recipe(recipe, corpus / "run", "data.protect=[all]", "data.augment.copy=0.1")
+
+
+def test_training_and_translation_with_symbols(
+    protected_run: Path,
+    corpus: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = load_config(protected_run / "recipe.yaml")
+    data: PreparedData = prepare(config)
+    store = data.store("train")
+    pairs = store.pairs(np.arange(len(store)))
+    sources, targets = (
+        data.tokenizer.source.decode([row.tolist() for row in side]) for side in pairs
+    )
+    assert sum("%s" in text for text in [*sources, *targets]) == 0
+    assert sum(bool(set(text) & set(SYMBOLS)) for text in sources) > 100
+    assert len({symbol for text in sources for symbol in text if symbol in SYMBOLS}) == 16
+    (corpus / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
+    main(["translate", str(protected_run), str(corpus / "in.txt"), "--json"])
+    objects = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    for fields in objects:
+        for span, count in spans_of(fields["text"]).items():
+            assert fields["translation"].count(span) >= count
+    total = sum(fields.get("spans", 0) for fields in objects)
+    lost = sum(fields.get("spans_repaired", 0) for fields in objects)
+    assert f"protected spans: {total}, lost or repeated and then repaired: {lost}" in caplog.text
+    assert total == sum(spans_of(line).total() for line in LINES)
+    own = ["--protect", "word=dog|man"]
+    main(["translate", str(protected_run), str(corpus / "in.txt"), *own])
+    assert [line.count("dog") for line in capfd.readouterr().out.splitlines()] == [
+        line.count("dog") for line in LINES
+    ]
+
+
+def test_a_pretrained_tokenizer_needs_symbols(recipe: Path, run: Path) -> None:
+    overrides = ["data.protect=[url]", f"tokenizer.models=[{run}/tokenizer.model]"]
+    with pytest.raises(UserError, match=r"data\.protect needs reserved symbols"):
+        prepare(load_config(recipe, overrides))
+
+
+def test_mistakes_in_recipes(recipe: Path) -> None:
+    with pytest.raises(UserError, match=r"data\.protect: unknown pattern 'mail'"):
+        load_config(recipe, ["data.protect=[mail]"])
+    with pytest.raises(UserError, match=r"copy=0.1 has no effect without data\.protect"):
+        load_config(recipe, ["data.augment.copy=0.1"])
