@@ -159,6 +159,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_test_data(evaluate)
     add = evaluate.add_argument
     add("-o", "--output", type=path, metavar="FILE", help="write the translations to FILE")
+    add("--robustness", action="store_true", help="add scores with typos, capitals and others")
     stride = "language model: stride of the context window, in tokens (half a context)"
     add("--stride", type=count, metavar="N", help=stride)
     add("--json", action="store_true", help="print one JSON object")

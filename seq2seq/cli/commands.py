@@ -283,6 +283,7 @@ def evaluate(options: argparse.Namespace) -> None:
         data=options.data,
         output=options.output,
         stride=options.stride,
+        with_robustness=options.robustness,
         batch_tokens=options.batch_tokens,
     )
     if processes.is_main:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from seq2seq.config import with_batch_tokens
 from seq2seq.errors import UserError, named_output, not_a_number
 from seq2seq.evaluation.evaluators import TranslationEvaluator
-from seq2seq.evaluation.test_sets import encode_files, split_of_run
+from seq2seq.evaluation.robustness import robustness, robustness_rows
+from seq2seq.evaluation.test_sets import encode_files, split_of_run, tag_of
 from seq2seq.files import write_text
 from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model
@@ -18,6 +20,9 @@ from seq2seq.processes import Processes
 from seq2seq.tables import aligned
 from seq2seq.task import load_task
 from seq2seq.training.records import metric_name
+
+if TYPE_CHECKING:
+    from seq2seq.model.transformer import Transformer
 
 logger = logging.getLogger(__name__)
 
@@ -32,19 +37,23 @@ def evaluate_run(
     output: Path | None = None,
     batch_tokens: int | None = None,
     stride: int | None = None,
+    with_robustness: bool = False,
 ) -> dict[str, Any]:
     """Return the metrics of a trained model on a split, and the settings of the evaluation.
 
     data: files to evaluate on instead of a split (`encode_files`). output: file for the
     translations. batch_tokens: overrides training.micro_batch_tokens and decoding.batch_tokens.
-    stride: see `TextEvaluator`.
+    stride: see `TextEvaluator`. with_robustness: add the table of `robustness`.
     """
     loaded = load_model(find_model(run, checkpoint), processes.device)
     config = with_batch_tokens(loaded.config, batch_tokens)
     if stride and config.task != "language_model":
         raise UserError(f"--stride needs a language model: the task of {run} is {config.task}")
-    if output and not config.translates:
-        raise UserError(f"-o needs a translation model: the task of {run} is {config.task}")
+    for option, is_used in (("-o", output), ("--robustness", with_robustness)):
+        if is_used and not config.translates:
+            raise UserError(
+                f"{option} needs a translation model: the task of {run} is {config.task}"
+            )
     options = {"stride": stride} if stride else {}
     with TemporaryDirectory() as folder:
         if data is not None:
@@ -64,14 +73,25 @@ def evaluate_run(
             with named_output(output):
                 text = "".join(f"{line}\n" for line in evaluator.translations)
                 write_text(output.resolve(), text)
-    return metrics | evaluator.details
+    metrics |= evaluator.details
+    if with_robustness:
+        assert isinstance(evaluator, TranslationEvaluator)
+        metrics["robustness"] = robustness(
+            partial(evaluator.translate, cast("Transformer", loaded.model)),
+            list(zip(evaluator.sources, evaluator.references, strict=True)),
+            tokenize=config.data.bleu_tokenizer,
+            tag=tag_of(config),
+        )
+    return metrics
 
 
 def metrics_text(metrics: dict[str, Any]) -> str:
     """Return the result of `evaluate_run` as text, a metric on each line."""
     lines = []
     for name, value in metrics.items():
-        if isinstance(value, dict):
+        if name == "robustness":
+            lines += ["", *aligned(robustness_rows(value))]
+        elif isinstance(value, dict):
             rows = [["", *value]]
             rows += [[label, *map(str, counts.values())] for label, counts in value.items()]
             lines += [f"{name} (rows: true labels, columns: predictions)", *aligned(rows)]

@@ -87,10 +87,7 @@ class TranslationEvaluator(SplitEvaluator):
         if math.isnan(metrics["nll"]):  # a search would raise
             return metrics | dict.fromkeys(keys, math.nan)
         precision = decoding_precision(self.decoding, str(model.device))
-        engines = Engines.of_model(model, self.data.tokenizer, self.config, precision)
-        engines.is_logged = not self.validation
-        translate = Translator(engines, self.decoding).translate
-        self.translations = map_sharded(translate, self.sources, self.processes)
+        self.translations = self.translate(model, self.sources)
         scores: Sequence[Score] = ()
         if self.processes.is_main:
             tokenize = self.config.data.bleu_tokenizer
@@ -102,6 +99,13 @@ class TranslationEvaluator(SplitEvaluator):
             "sentences": len(self.sources),
         }
         return metrics | {metric.key: metric.value for metric in scores}
+
+    def translate(self, model: Transformer, texts: Sequence[str]) -> list[str]:
+        """Translate texts. The processes share them."""
+        precision = decoding_precision(self.decoding, str(model.device))
+        engines = Engines.of_model(model, self.data.tokenizer, self.config, precision)
+        engines.is_logged = not self.validation
+        return map_sharded(Translator(engines, self.decoding).translate, texts, self.processes)
 
     @torch.inference_mode()
     def _nll(self, model: Transformer) -> dict[str, float]:

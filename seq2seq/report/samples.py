@@ -18,13 +18,16 @@ from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.segments import END, Hypothesis
 from seq2seq.decoding.translator import Translation, Translator
-from seq2seq.evaluation.test_sets import split_of_run
+from seq2seq.evaluation.robustness import robustness, robustness_rows
+from seq2seq.evaluation.test_sets import split_of_run, tag_of
 from seq2seq.report.page import details, paragraphs, shaded_table, table, text_fields
 
 NUM_SAMPLES = 8
 MAX_TOKENS = 40
 """Longer sentences have no legible attention matrix."""
 NUM_ATTENTIONS = 3
+MAX_ROBUSTNESS = 300
+"""Number of sentences that are translated under each change."""
 TEXTS = 3
 SAMPLE_TOKENS = 400
 NUM_ERRORS = 10
@@ -52,12 +55,19 @@ def _translation(config: Config, run: Path, device: str) -> list[str]:
     texts = [sources[i] for i in chosen]
     width = min(5, translator.decoding.beam)
     results = translator.translations(texts, tokens=True, nbest=width)
+    pairs = list(zip(sources, references, strict=True))[:MAX_ROBUSTNESS]
+    scores = robustness(
+        translator.translate, pairs, tokenize=config.data.bleu_tokenizer, tag=tag_of(config)
+    )
     note = "Dark tokens have a low probability. Point at a token for its probability."
     return [
         "<h3>Samples</h3>",
         paragraphs([note], "note"),
         *(_sample(sources[i], references[i], r) for i, r in zip(chosen, results, strict=True)),
         *_attention(translator, texts, results),
+        "<h3>Robustness</h3>",
+        paragraphs([f"Scores of {len(pairs)} sentences under changes of their text."], "note"),
+        table(robustness_rows(scores)),
     ]
 
 
@@ -96,7 +106,7 @@ def _attention(
 ) -> list[str]:
     """Return heat maps of the cross-attention that word alignments are computed from."""
     source, _ = translator.tokenizer.translation_vocabularies
-    best = [result.nbest[0].pieces if result.nbest else [] for result in results]
+    best = [x.nbest[0].pieces if x.nbest and not x.spans else [] for x in results]
     pairs = [
         (source_pieces, target)
         for source_pieces, target in zip(source.encode_pieces(texts), best, strict=True)
