@@ -11,8 +11,11 @@ from seq2seq.errors import UserError
 OLDEST = {
     "babel": "2.12",
     "ctranslate2": "4.8",
+    "markdown-it-py": "3.0",
+    "srt": "3.5",
     "tensorboard": "2.14",
     "transformers": "5.0",
+    "translate-toolkit": "3.14",
     "vl-convert-python": "1.7",
 }
 """Oldest supported versions."""

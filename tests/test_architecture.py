@@ -12,21 +12,8 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "seq2seq"
-ORDER = [
-    *(
-        "errors",
-        "extras",
-        "files",
-        "progress_bar",
-        "tables",
-        "text",
-        "config",
-        "machine",
-        "processes",
-    ),
-    *("processes", "data", "task", "preparation", "model", "training", "decoding", "evaluation"),
-    *("tasks", "export", "report", "planning", "doctor", "cli"),
-]
+ARCHITECTURE = (PACKAGE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
+ORDER = re.findall(r"\w+", ARCHITECTURE.partition("## The packages")[2].partition("A module")[0])
 MODULES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in PACKAGE.rglob("*.py")
@@ -68,8 +55,7 @@ def test_every_module_is_in_the_architecture() -> None:
 
 
 def test_modules_that_the_architecture_names_exist() -> None:
-    text = (PACKAGE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`([\w/]+\.py)`", text)) - {"tasks/NAME.py"}
+    named = set(re.findall(r"`([\w/]+\.py)`", ARCHITECTURE)) - {"tasks/NAME.py"}
     for name in named:
         found = [PACKAGE.parent / name, PACKAGE / name, *PACKAGE.glob(f"*/{name}")]
         assert any(path.exists() for path in found), name

@@ -21,6 +21,8 @@ from seq2seq.errors import UserError, named_output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from seq2seq.decoding.terms import Glossary
+    from seq2seq.decoding.translator import Translator
     from seq2seq.evaluation.rerank import NBest
     from seq2seq.processes import Processes
 
@@ -103,6 +105,11 @@ def translate(options: argparse.Namespace) -> None:
         protect=options.protect or None,
         **decoding,
     )
+    if document := _document_format(options):
+        if processes.is_main:  # more processes would not be faster
+            _translate_document(options, translator, document, glossary)
+        processes.exit()
+        return
     terms = bool(glossary or options.constraints)
     translator.engines.choose(translator.decoding, terms=terms)  # fail before lines are read
     search = options.score_target is None
@@ -123,6 +130,44 @@ def translate(options: argparse.Namespace) -> None:
         process_files(translate_lines, read=reader, finish=reader.finish)
     translate_lines.report()
     processes.exit()
+
+
+def _document_format(options: argparse.Namespace) -> str | None:
+    """Return the format of the document to translate, or None for lines of text."""
+    from seq2seq.documents.formats import format_of
+
+    named = options.format or next(filter(None, map(format_of, options.files)), "text")
+    if named == "text":
+        return None
+    if len(options.files) != 1:
+        raise UserError("give one document at a time (--format text translates lines)")
+    names = ["alignment", "scores", "json", "json_input", "tokens", "score_target", "prefixes"]
+    used = [name for name in [*names, "constraints"] if getattr(options, name)]
+    if used or options.nbest > 1:
+        option = (used or ["nbest"])[0].replace("_", "-")
+        raise UserError(f"--{option} is for lines of text, not for documents (--format text)")
+    return str(named)
+
+
+def _translate_document(
+    options: argparse.Namespace, translator: Translator, form: str, glossary: Glossary | None
+) -> None:
+    from seq2seq.documents.formats import read_encoded
+    from seq2seq.files import atomic_file
+
+    [path] = options.files
+    text, encoding = read_encoded(path)
+    try:
+        translated = translator.translate_document(text, format=form, glossary=glossary)
+        content = translated.encode(encoding, "xmlcharrefreplace" if "ml" in form else "strict")
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    if options.output is None:
+        with named_output("standard output"):
+            sys.stdout.buffer.write(content)
+        return
+    with named_output(options.output), atomic_file(options.output) as stream:
+        stream.write(content)
 
 
 def _on_files(

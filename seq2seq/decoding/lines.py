@@ -14,6 +14,7 @@ from typing import Any
 from seq2seq.data.json_objects import read_object, write_object
 from seq2seq.data.lines import lines_of, require_files
 from seq2seq.decoding.segments import END, Hypothesis, Options, Request, Translation
+from seq2seq.decoding.spans import SPANS
 from seq2seq.decoding.translator import Translator, log_errors
 from seq2seq.errors import UserError
 from seq2seq.processes import Processes
@@ -211,5 +212,4 @@ class LineTranslator:
         if count := counts["terms"]:
             logger.warning("terms in the translations: %d of %d", counts["kept"], count)
         if count := counts["spans"]:
-            lost = counts["repaired"]
-            logger.info("protected spans: %d, lost or repeated and then repaired: %d", count, lost)
+            logger.info(SPANS, count, counts["repaired"])

@@ -14,6 +14,9 @@ from seq2seq.decoding.alignment import piece_starts
 from seq2seq.decoding.engine import Engine
 from seq2seq.decoding.segments import Segment
 
+SPANS = "protected spans: %d, lost or repeated and then repaired: %d"
+"""Message about the spans of all translations."""
+
 
 def restore_spans(
     engine: Engine,

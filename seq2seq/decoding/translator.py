@@ -22,8 +22,10 @@ from seq2seq.decoding.segments import (
     Translation,
     make_requests,
 )
-from seq2seq.decoding.spans import restore_spans
+from seq2seq.decoding.spans import SPANS, restore_spans
 from seq2seq.decoding.terms import Glossary
+from seq2seq.documents.blocks import WORDS
+from seq2seq.documents.formats import read_document
 from seq2seq.errors import UserError, did_you_mean
 from seq2seq.machine.devices import default_device
 from seq2seq.model.ctranslate2 import converted
@@ -164,6 +166,43 @@ class Translator:
         translations = self.process(requests, options, changed)
         log_errors(translations)
         return translations
+
+    def translate_document(
+        self, text: str, *, format: str, glossary: Glossary | None = None, **decoding: Any
+    ) -> str:
+        """Return a document with its text translated sentence by sentence.
+
+        format: html, xml, xliff, po, srt or markdown (docs/text.md). A block that cannot be
+        translated stays as it is, with a warning. Raises UserError for an invalid document.
+        """
+        document = read_document(text, format)
+        changed = changed_decoding(self.decoding, decoding)
+        results: dict[int, Translation] = {}
+        for has_markup in (False, True):  # alignment takes time
+            options = Options(
+                scores=False,
+                alignment=has_markup,
+                paragraphs=True,
+                glossary=glossary,
+                words=WORDS,
+            )
+            requests = [
+                Request(block.text, number)
+                for number, block in enumerate(document.blocks)
+                if bool(block.elements) == has_markup
+            ]
+            for translation in self.process(requests, options, changed):
+                results[translation.request.number] = translation
+        ordered = [results[number] for number in range(len(document.blocks))]
+        log_errors(ordered)
+        if count := sum(translation.spans for translation in ordered):
+            logger.info(SPANS, count, sum(translation.spans_repaired for translation in ordered))
+        return document.translated(
+            [
+                block.unchanged() if result.error else (result.text, result.alignment)
+                for block, result in zip(document.blocks, ordered, strict=True)
+            ]
+        )
 
     def process(
         self,

@@ -1,0 +1,1 @@
+"""Documents: which parts of a file are text, and where their translations belong."""

@@ -1,0 +1,221 @@
+"""Blocks of text with inline markup, such as a paragraph with bold words and links.
+
+A block's text is translated without its markup. Each element is then put around the words of the
+translation that are aligned to its words in the source (cf. Zenkel et al. 2021).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+WORDS = re.compile(r"\w+|[^\w\s]")
+"""Words of the alignments: punctuation is not part of an element before it."""
+Links = Sequence[tuple[int, int]]
+"""Pairs of a source word and the target word that is aligned to it."""
+
+
+class Token(NamedTuple):
+    """A piece of a document: all pieces together are the document."""
+
+    kind: str
+    """`text`; `open` and `close` of an element; `other`, such as a comment; `keep`: an element with
+    its content, which is not translated."""
+    raw: str
+    """Characters of the document."""
+    text: str = ""
+    """Decoded characters of `text` and `keep`."""
+    name: str = ""
+    """Name of the element."""
+
+
+@dataclass
+class Element:
+    """Inline markup around a part of the text. It may be empty, such as an image."""
+
+    before: str
+    """Markup before the content."""
+    start: int
+    """Position of the content in the block's text."""
+    end: int = -1
+    after: str = ""
+    """Markup after the content."""
+    children: list[Element] = field(default_factory=list)
+    is_kept: bool = False
+    """Whether `before` has the content, too, instead of its translation."""
+
+
+class Block:
+    """Text that is translated as a whole."""
+
+    def __init__(self, tokens: Sequence[Token], escape: Callable[[str], str] = str) -> None:
+        """escape: encodes text for the document."""
+        self.escape = escape
+        pairs = matching(tokens)
+        first, last = _inner(tokens, pairs)
+        self._parse(tokens, first, last, pairs)
+        self.before = "".join(token.raw for token in tokens[:first])
+        self.after = "".join(token.raw for token in tokens[last:])
+
+    def _parse(self, tokens: Sequence[Token], first: int, last: int, pairs: dict[int, int]) -> None:
+        self.text, self.elements = "", list[Element]()
+        open_elements: list[Element] = []
+        for i in range(first, last):
+            token = tokens[i]
+            if token.kind == "text":
+                self.text += token.text
+                continue
+            if token.kind == "close" and i in pairs and open_elements:
+                element = open_elements.pop()
+                element.end, element.after = len(self.text), token.raw
+                continue
+            element = Element(token.raw, len(self.text), is_kept=token.kind == "keep")
+            (open_elements[-1].children if open_elements else self.elements).append(element)
+            self.text += token.text
+            element.end = len(self.text)
+            if token.kind == "open" and i in pairs:
+                open_elements.append(element)
+
+    def unchanged(self) -> tuple[str, Links]:
+        """Return the text and its alignment with itself."""
+        return self.text, [(i, i) for i in range(len(WORDS.findall(self.text)))]
+
+    def place(self, translation: str, links: Links) -> str:
+        """Return the translation with the markup of the block. links: by WORDS."""
+        text, bare = self.text, self.text.strip()
+        start = text.find(bare)
+        content = _Placement(self, translation.strip(), links).result
+        return f"{self.before}{text[:start]}{content}{text[start + len(bare) :]}{self.after}"
+
+
+def matching(tokens: Sequence[Token]) -> dict[int, int]:
+    """Return the index of the partner of each opening and closing token that has one."""
+    pairs: dict[int, int] = {}
+    stack: list[int] = []
+    for i, token in enumerate(tokens):
+        if token.kind == "open":
+            stack.append(i)
+        elif token.kind == "close" and token.name in (tokens[j].name for j in stack):
+            while tokens[j := stack.pop()].name != token.name:
+                pass
+            pairs |= {i: j, j: i}
+    return pairs
+
+
+def _inner(tokens: Sequence[Token], pairs: dict[int, int]) -> tuple[int, int]:
+    """Return the range of tokens without spaces and markup at the ends, which stay there."""
+    first, last = 0, len(tokens)
+
+    def stays(i: int) -> bool:
+        token = tokens[i]
+        if token.kind == "text":
+            return not token.text.strip()
+        return token.kind == "other" or (token.kind != "keep" and i not in pairs)
+
+    while first < last:
+        if stays(first):
+            first += 1
+        elif stays(last - 1):
+            last -= 1
+        elif pairs.get(first) == first + 1:
+            first += 2
+        elif pairs.get(last - 1) == last - 2:
+            last -= 2
+        elif pairs.get(first) == last - 1:
+            first, last = first + 1, last - 1
+        else:
+            break
+    return first, last
+
+
+class _Placement:
+    """Puts the elements of a block into its translation."""
+
+    def __init__(self, block: Block, translation: str, links: Links) -> None:
+        self.block, self.text, self.links = block, translation, links
+        self.source_words = list(WORDS.finditer(block.text))
+        self.words = list(WORDS.finditer(translation))
+        self.linked = {j for _, j in links}
+        head, tail = translation, ""
+        if self.words:
+            head, tail = translation[: self.words[0].start()], translation[self.words[-1].end() :]
+        content = self._render(block.elements, 0, len(self.words))
+        self.result = block.escape(head) + content + block.escape(tail)
+
+    def _render(self, elements: Iterable[Element], start: int, stop: int) -> str:
+        """Return the words from `start` to `stop` with elements, and the spaces between words."""
+        source, result, done = self.block.text, "", start
+        places = sorted(
+            ((*self._find(element, start, stop), element) for element in elements),
+            key=lambda place: place[:2],
+        )
+        needs_gap = False
+        """Whether the text between the last word and the next is still to come."""
+        for first, last, element in places:
+            first = max(first, done)
+            if done < first:
+                result += self._words(done, first, needs_gap)
+                needs_gap = True
+            done = max(last, first)
+            if first < done:
+                gap = self._gap(first) if needs_gap else ""
+                inner = "" if element.is_kept else self._render(element.children, first, done)
+                result += f"{gap}{element.before}{inner}{element.after}"
+                needs_gap = True
+            elif source[: element.start][-1:].isspace():  # spaces as in the source
+                after = source[element.end :][:1] if first < stop else ""
+                result += " " * needs_gap + _markup(element) + " " * after.isspace()
+                needs_gap = False
+            else:
+                result += _markup(element)
+        return result + self._words(done, stop, needs_gap)
+
+    def _words(self, first: int, last: int, needs_gap: bool) -> str:
+        if first >= last:
+            return ""
+        text = self.text[self.words[first].start() : self.words[last - 1].end()]
+        return (self._gap(first) if needs_gap else "") + self.block.escape(text)
+
+    def _gap(self, word: int) -> str:
+        """Return the text between a word and the word before it."""
+        start, end = self.words[word - 1].end(), self.words[word].start()
+        return self.block.escape(self.text[start:end])
+
+    def _find(self, element: Element, start: int, stop: int) -> tuple[int, int]:
+        """Return the range of target words of an element, between `start` and `stop`.
+
+        It has the largest number of words that are aligned to the element, minus others.
+        """
+        inside = {
+            i
+            for i, word in enumerate(self.source_words)
+            if word.start() < element.end and element.start < word.end()
+        }
+        own = {j for i, j in self.links if i in inside}
+        total, first, best = 0, start, (0, start, start)
+        for j in range(start, stop):
+            total += 1 if j in own else -1 if j in self.linked else 0
+            if total <= 0:
+                total, first = 0, j + 1
+            elif total > best[0]:
+                best = total, first, j + 1
+        if best[0]:
+            return best[1:]
+        # Before the translation of the next source word, else after that of the previous one.
+        next_word = sum(word.start() < element.start for word in self.source_words)
+        before = [j for i, j in self.links if i == next_word]
+        after = [j + 1 for i, j in self.links if i == next_word - 1]
+        place = min(before) if before else max(after, default=stop)
+        place = min(max(place, start), stop)
+        if not inside or start == stop:
+            return place, place
+        place = min(place, stop - 1)  # an element with text is never empty
+        return place, place + 1
+
+
+def _markup(element: Element) -> str:
+    """Return the markup of an element and its children, without text."""
+    inner = "" if element.is_kept else "".join(map(_markup, element.children))
+    return f"{element.before}{inner}{element.after}"

@@ -1,0 +1,228 @@
+"""Formats of documents by name: PO catalogues, subtitles, Markdown, and those of `markup`."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seq2seq.documents.blocks import Block, Links, Token
+from seq2seq.documents.markup import Parts, read_html, read_xliff, read_xml
+from seq2seq.errors import UserError, did_you_mean
+from seq2seq.extras import require_extra
+
+
+class Document(NamedTuple):
+    """Blocks to translate, and what makes a document of their translations."""
+
+    blocks: list[Block]
+    write: Callable[[list[str]], str]
+    """Returns the document with translations, which have the markup of their blocks."""
+
+    def translated(self, translations: Sequence[tuple[str, Links]]) -> str:
+        """Return the document with the translation of each block and its alignment."""
+        return self.write(
+            [block.place(*x) for block, x in zip(self.blocks, translations, strict=True)]
+        )
+
+
+def document_of(parts: Parts) -> Document:
+    """Return a document that consists of blocks and text between them."""
+    blocks = [part for part in parts if isinstance(part, Block)]
+
+    def write(translations: list[str]) -> str:
+        rest = iter(translations)
+        return "".join(part if isinstance(part, str) else next(rest) for part in parts)
+
+    return Document(blocks, write)
+
+
+def read_po(text: str) -> Document:
+    """Return the messages without translation. Fuzzy and obsolete messages stay as they are."""
+    require_extra("translate-toolkit", "documents in PO format")
+    from translate.storage import poparser, pypo
+
+    try:
+        catalogue = pypo.pofile.parsestring(text.encode())
+    except poparser.PoParseError as error:
+        raise UserError(str(error)) from None
+    units = [unit for unit in catalogue.units if unit.istranslatable() and not unit.target]
+    lines = [[form.split("\n") for form in _forms(unit.source)] for unit in units]
+    blocks = [Block([Token("text", x, x)]) for forms in lines for form in forms for x in form]
+
+    def write(translations: list[str]) -> str:
+        rest = iter(translations)
+        for unit, forms in zip(units, lines, strict=True):
+            translated = ["\n".join(next(rest) for _ in form) for form in forms]
+            if len(translated) > 1:  # a language may have more plural forms than English
+                count = int(catalogue.getheaderplural()[0] or 2)
+                translated = (translated + translated[-1:] * count)[:count]
+                unit.target = translated
+            else:
+                unit.target = translated[0]
+        return bytes(catalogue).decode()
+
+    return Document(blocks, write)
+
+
+def _forms(source: Any) -> list[str]:
+    """Return a message's singular, and its plural if it has one."""
+    return list(map(str, getattr(source, "strings", [source])))
+
+
+def read_srt(text: str) -> Document:
+    """Return the captions. A caption keeps its number of lines."""
+    require_extra("srt", "subtitles")
+    import srt
+
+    try:
+        captions = list(srt.parse(text))
+    except srt.SRTParseError as error:
+        raise UserError(str(error)) from None
+    lines = []
+    for caption in captions:
+        split = caption.content.split("\n")
+        is_dialogue = any(line.lstrip().startswith("-") for line in split)
+        lines.append(split if is_dialogue else [caption.content])
+    blocks = [Block(_caption_tokens(line)) for parts in lines for line in parts]
+
+    def write(translations: list[str]) -> str:
+        rest = iter(translations)
+        for caption, parts in zip(captions, lines, strict=True):
+            wrapped = [_wrapped(next(rest), part.count("\n") + 1) for part in parts]
+            caption.content = "\n".join(wrapped)
+        return srt.compose(captions, reindex=False)
+
+    return Document(blocks, write)
+
+
+def _caption_tokens(text: str) -> list[Token]:
+    tokens = []
+    for part in re.split(r"(<[^<>]*>|\{[^{}]*\})", text):
+        tag = re.fullmatch(r"<(/?)(\w+)[^<>]*>", part)
+        if tag:
+            tokens.append(Token("close" if tag[1] else "open", part, name=tag[2].lower()))
+        elif re.match(r"[<{].*[>}]$", part):
+            tokens.append(Token("other", part))
+        else:
+            tokens.append(Token("text", part, part.replace("\n", " ")))
+    return tokens
+
+
+def _wrapped(text: str, count: int) -> str:
+    """Wrap a caption to at most `count` lines of similar length."""
+    for width in range(len(text) // count, len(text) + 1):
+        lines = textwrap.wrap(text, max(1, width), break_long_words=False, break_on_hyphens=False)
+        if len(lines) <= count:
+            return "\n".join(lines)
+    return text
+
+
+def read_markdown(text: str) -> Document:
+    """Return the paragraphs, headings and table cells of a Markdown document."""
+    require_extra("markdown-it-py", "documents in Markdown")
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"store_labels": True}).enable(["table", "strikethrough"])
+    front = re.match(r"---\n.*?\n---\n", text, re.DOTALL)
+    done = front.end() if front else 0
+    starts = [done, *(match.end() + done for match in re.finditer("\n", text[done:]))]
+    parts: Parts = [text[:done]]
+    for token in parser.parse(text[done:]):
+        if token.type != "inline" or not token.map:
+            continue
+        # The parser gives the lines of a block, and its text without the signs before them.
+        lines = token.content.split("\n")
+        start = text.find(lines[0], max(done, starts[token.map[0]]))
+        end = start
+        for line in lines:
+            end = text.find(line, end) + len(line)
+        block = Block(_markdown_tokens(token.children or []), _escape_markdown)
+        if start >= done and any(map(str.isalpha, block.text)):
+            parts += [text[done:start], block]
+            done = end
+    return document_of([*parts, text[done:]])
+
+
+def _markdown_tokens(children: Sequence[Any]) -> list[Token]:
+    tokens, links = [], []
+    for child in children:
+        kind = child.type.removesuffix("_open").removesuffix("_close")
+        if child.type in ("text", "text_special", "softbreak"):
+            text = " " if kind == "softbreak" else child.content
+            tokens.append(Token("text", text, text))
+        elif child.type == "link_open":
+            links.append(_destination(child, child.attrs.get("href", "")))
+            tokens.append(Token("open", "[", name="link"))
+        elif child.type == "link_close":
+            tokens.append(Token("close", links.pop(), name="link"))
+        elif child.type == "image":
+            target = _destination(child, child.attrs.get("src", ""))
+            tokens.append(Token("other", f"![{child.content}{target}"))
+        elif child.type == "code_inline":
+            mark = child.markup
+            tokens.append(Token("keep", f"{mark}{child.content}{mark}", child.content))
+        elif child.type == "hardbreak":
+            tokens.append(Token("other", "<br>"))
+        else:
+            side = {1: "open", -1: "close"}.get(child.nesting, "other")
+            tokens.append(Token(side, child.markup or child.content, name=kind))
+    return tokens
+
+
+def _destination(child: Any, url: str) -> str:
+    """Return the end of a link or image: `](url "title")`, or `][label]`."""
+    if label := child.meta.get("label"):
+        return f"][{label}]"
+    title = f' "{child.attrs["title"]}"' if child.attrs.get("title") else ""
+    return f"]({url}{title})"
+
+
+def _escape_markdown(text: str) -> str:
+    return re.sub(r"([\\`*\[\]<]|(?<!\w)_|_(?!\w))", r"\\\1", text)
+
+
+FORMATS: dict[str, Callable[[str], Document]] = {
+    "html": lambda text: document_of(read_html(text)),
+    "xml": lambda text: document_of(read_xml(text)),
+    "xliff": lambda text: document_of(read_xliff(text)),
+    "po": read_po,
+    "srt": read_srt,
+    "markdown": read_markdown,
+}
+SUFFIXES = {
+    **{".html": "html", ".htm": "html", ".xhtml": "xml", ".xml": "xml", ".xlf": "xliff"},
+    **{".xliff": "xliff", ".po": "po", ".pot": "po", ".srt": "srt", ".md": "markdown"},
+}
+
+
+def format_of(path: Path) -> str | None:
+    """Return the format of a document by its name; None for lines of text."""
+    return SUFFIXES.get(path.suffix.lower())
+
+
+def read_document(text: str, name: str) -> Document:
+    """Parse a document. Raises UserError for an unknown format, or with the place of an error."""
+    if name not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise UserError(f"unknown format {name!r}{did_you_mean(name, FORMATS)} known are {known}")
+    return FORMATS[name](text)
+
+
+def read_encoded(path: Path) -> tuple[str, str]:
+    """Return the text of a document, and the encoding that it declares (UTF-8 by default).
+
+    Raises UserError if the text is not in this encoding.
+    """
+    content = path.read_bytes()
+    declared = re.search(rb"""(?:encoding|charset)=["']?([\w-]+)""", content[:2000])
+    encoding = declared[1].decode() if declared else "utf-8"
+    try:
+        return content.decode(encoding), encoding
+    except LookupError:
+        raise UserError(f"{path}: unknown encoding {encoding!r}") from None
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}, line {line}: not {encoding}: {error.reason}") from None

@@ -1,0 +1,242 @@
+"""HTML, XML and XLIFF. Everything but the translated text stays as it is, byte for byte.
+
+The parsers of Python's standard library give the position of each tag. lxml and selectolax would
+write the whole document anew, with other quotes, entities and white space.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
+from itertools import accumulate, pairwise
+from typing import Any
+from xml.parsers import expat
+
+from seq2seq.documents.blocks import Block, Token, matching
+from seq2seq.errors import UserError
+
+Parts = list[str | Block]
+"""A document: text to keep, and blocks to translate."""
+INLINE = re.compile(
+    "a|abbr|acronym|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|img|input|ins|kbd|label|mark|q|s"
+    "|samp|small|span|strike|strong|sub|sup|time|tt|u|var|wbr"
+)
+"""Elements of HTML within a sentence. All others begin and end a block."""
+KEPT = re.compile(
+    "code|kbd|samp|var|literal|command|filename|option|userinput"
+    "|script|style|pre|textarea|svg|math|template|noscript|programlisting|screen"
+)
+"""Elements of HTML and DocBook whose content is not translated."""
+VOID = re.compile("area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr")
+"""Elements of HTML without content."""
+_NO_TRANSLATION = re.compile(
+    r"""\s(?:translate\s*=\s*["']?no\b|class\s*=\s*["'][^"']*\bnotranslate\b)""", re.IGNORECASE
+)
+
+
+def read_html(text: str) -> Parts:
+    """Split HTML into blocks, which end at elements such as paragraphs and table cells."""
+    tokens = html_tokens(text)
+    return _parts(tokens, [bool(INLINE.fullmatch(token.name)) for token in tokens], _escape_html)
+
+
+def read_xml(text: str) -> Parts:
+    """Split XML into blocks: elements with text, including the elements beside the text."""
+    tokens = xml_tokens(text)
+    if any(token.name == "html" for token in tokens):
+        return _parts(tokens, [bool(INLINE.fullmatch(token.name)) for token in tokens], _escape)
+    pairs, parents = matching(tokens), [-1]
+    has_text = set()
+    inside = []
+    for i, token in enumerate(tokens):
+        if token.kind == "close":
+            parents.pop()
+        inside.append(parents[-1])
+        if token.kind == "open":
+            parents.append(i)
+        elif token.kind == "text" and token.text.strip():
+            has_text.add(parents[-1])
+    is_inline = [inside[min(i, pairs.get(i, i))] in has_text for i in range(len(tokens))]
+    return _parts(tokens, is_inline, _escape)
+
+
+def read_xliff(text: str) -> Parts:
+    """Return the sources of segments without translation as blocks, to be written as targets."""
+    tokens = xml_tokens(text)
+    pairs, ancestors = matching(tokens), list[Token]()
+    parts: Parts = []
+    done = 0
+    for i, token in enumerate(tokens):
+        if token.kind == "close":
+            ancestors.pop()
+        if token.kind != "open":
+            continue
+        ancestors.append(token)
+        prefix, _, name = token.name.rpartition("source")
+        if name or any(_is_kept(x) or x.name.endswith("alt-trans") for x in ancestors):
+            continue
+        stop = following = pairs[i] + 1
+        while tokens[following].kind == "text":
+            following += 1
+        start = f"<{prefix}target>"
+        if tokens[following].name == f"{prefix}target":
+            target = range(following, pairs[following] + 1)
+            if any(tokens[j].text.strip() for j in target):
+                continue
+            stop, start = target.stop, tokens[following].raw.removesuffix("/>").rstrip() + ">"
+            start = start.replace(">>", ">")
+        parts += [_raw(tokens[done : pairs[i] + 1]), start]
+        parts += [Block(tokens[i + 1 : pairs[i]], _escape), f"</{prefix}target>"]
+        done = stop
+    return [*parts, _raw(tokens[done:])]
+
+
+def _parts(
+    tokens: Sequence[Token], is_inline: Sequence[bool], escape: Callable[[str], str]
+) -> Parts:
+    """Split tokens into blocks and the tokens between them."""
+    pairs = matching(tokens)
+    inside = [
+        x or (token.kind not in ("open", "close") and not token.name)
+        for x, token in zip(is_inline, tokens, strict=True)
+    ]
+    # An inline element around the end of a block is not part of a block.
+    ends = [0, *accumulate(not x for x in inside)]
+    inside = [x and ends[i] == ends[pairs.get(i, i)] for i, x in enumerate(inside)]
+    parts: Parts = []
+    run: list[Token] = []
+
+    def end_block() -> None:
+        block = Block([_collapsed(token) for token in run], escape)
+        is_text = any(map(str.isalpha, block.text))
+        parts.append(block if is_text else _raw(run))
+        run.clear()
+
+    i = 0
+    while i < len(tokens):
+        token, stop = tokens[i], i + 1
+        is_element = token.kind == "open" and i in pairs
+        if is_element and (_is_kept(token) or KEPT.fullmatch(token.name)):
+            stop = pairs[i] + 1
+            content = "".join(x.text for x in tokens[i:stop])
+            token = Token("keep", _raw(tokens[i:stop]), content)
+        if inside[i]:
+            run.append(token)
+        else:
+            end_block()
+            parts.append(token.raw)
+        i = stop
+    end_block()
+    return parts
+
+
+def _is_kept(token: Token) -> bool:
+    """Return whether the content of an element is marked as not to be translated."""
+    return bool(_NO_TRANSLATION.search(token.raw))
+
+
+def _raw(tokens: Sequence[Token]) -> str:
+    return "".join(token.raw for token in tokens)
+
+
+def _collapsed(token: Token) -> Token:
+    """Return a token with one space for each run of white space in its text."""
+    return token._replace(text=re.sub(r"[ \t\r\n]+", " ", token.text))
+
+
+def _escape(text: str) -> str:
+    return html.escape(text, quote=False)
+
+
+def _escape_html(text: str) -> str:
+    return _escape(text).replace("\xa0", "&nbsp;")
+
+
+def html_tokens(text: str) -> list[Token]:
+    """Return the tokens of an HTML document."""
+    return _HTMLTokens(text).tokens
+
+
+class _HTMLTokens(HTMLParser):
+    """The tokens of an HTML document. Tags need not be balanced."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=False)
+        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
+        self._found: list[tuple[int, str, str]] = []
+        """Position, kind and name of each token."""
+        self.feed(text)
+        self.close()
+        positions = [*(position for position, _, _ in self._found), len(text)]
+        self.tokens = [
+            Token(kind, raw, html.unescape(raw) if kind == "text" else "", name)
+            for (_, kind, name), ends in zip(self._found, pairwise(positions), strict=True)
+            for raw in [text[slice(*ends)]]
+        ]
+
+    def _add(self, kind: str, name: str = "") -> None:
+        line, column = self.getpos()
+        self._found.append((self._lines[line - 1] + column, kind, name))
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self._add("other" if VOID.fullmatch(tag) else "open", tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self._add("other", tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._add("close", tag)
+
+    def handle_data(self, data: str) -> None:
+        self._add("text")
+
+    def handle_entityref(self, name: str) -> None:
+        self._add("text")
+
+    handle_charref = handle_entityref
+
+    def handle_comment(self, data: str) -> None:
+        self._add("other")
+
+    handle_pi = unknown_decl = handle_comment
+
+    def handle_decl(self, decl: str) -> None:
+        self._add("other")
+
+
+def xml_tokens(text: str) -> list[Token]:
+    """Return the tokens of an XML document; raises UserError if it is not well-formed."""
+    parser = expat.ParserCreate("utf-8")
+    found: list[tuple[int, str, str, str]] = []
+
+    def add(kind: str, name: str = "", content: str = "") -> None:
+        found.append((parser.CurrentByteIndex, kind, name, content))
+
+    def add_text(content: str) -> None:
+        add("text", "", content)
+
+    def mark_cdata(is_inside: bool) -> None:
+        add("other")
+        parser.CharacterDataHandler = None if is_inside else add_text  # not translated
+
+    parser.StartElementHandler = lambda name, _: add("open", name)
+    parser.EndElementHandler = lambda name: add("close", name)
+    parser.CharacterDataHandler = add_text
+    parser.StartCdataSectionHandler = lambda: mark_cdata(True)
+    parser.EndCdataSectionHandler = lambda: mark_cdata(False)
+    parser.DefaultHandler = lambda _: add("other")
+    encoded = text.encode()
+    try:
+        parser.Parse(encoded, True)
+    except expat.ExpatError as error:
+        reason = expat.ErrorString(error.code)
+        raise UserError(
+            f"not well-formed XML: {reason} (line {error.lineno}, column {error.offset + 1})"
+        ) from None
+    starts = [0, *(position for position, *_ in found[1:]), len(encoded)]
+    return [
+        Token(kind, encoded[start:end].decode(), content, name)
+        for (start, end), (_, kind, name, content) in zip(pairwise(starts), found, strict=True)
+    ]

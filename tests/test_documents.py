@@ -1,0 +1,344 @@
+"""Documents: everything but the translated text stays, and markup stays balanced."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from xml.parsers import expat
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seq2seq.cli import main
+from seq2seq.decoding.translator import Translator
+from seq2seq.documents.blocks import WORDS, Block, Links
+from seq2seq.documents.formats import SUFFIXES, read_document
+from seq2seq.documents.markup import html_tokens
+from seq2seq.errors import UserError
+
+TAG = re.compile(r"<[^>]*>")
+HTML = """<!DOCTYPE html>
+<html><head><title>A &amp; B</title><style>p > b { color: red }</style></head>
+<body class='x'><!-- a <b>comment</b> -->
+<p>Click <b>the <i>red</i> button</b>, then <kbd>F1</kbd>.</p>
+<script>if (a<b) { "<p>text</p>" }</script><ul><li>one<li>two&nbsp;words</ul>
+<p translate="no">keep <b>it</b></p><p>a <span class="big notranslate">name</span> and
+<img src="a.png" alt='x > y'>a <a href="?a=1&amp;b=2">link</a> &copy; 1 &lt; 2</p>
+<td>5</td></body></html>
+"""
+XLIFF = """<xliff version="1.2"><file><body>
+<trans-unit id="1"><source>Press <g id="1">OK</g><x id="2"/>.</source></trans-unit>
+<trans-unit id="2"><source>Done</source>
+ <target>Fertig</target></trans-unit>
+<trans-unit id="3"><source>Go on</source><target state="new"/></trans-unit>
+<trans-unit id="4" translate="no"><source>Off</source></trans-unit>
+<trans-unit id="5"><alt-trans><source>Old</source></alt-trans></trans-unit>
+</body></file></xliff>"""
+PO = """# A comment
+msgid ""
+msgstr ""
+"Content-Type: text/plain; charset=UTF-8\\n"
+"Plural-Forms: nplurals=3; plural=n%10;\\n"
+
+#: a.c:1
+#, c-format
+msgid "open %s\\n"
+msgstr ""
+
+#, fuzzy
+msgid "a long line "
+"in two parts"
+msgstr "alt"
+
+msgid "file"
+msgid_plural "files"
+msgstr[0] ""
+msgstr[1] ""
+msgstr[2] ""
+
+#~ msgid "obsolete"
+#~ msgstr "veraltet"
+"""
+SRT = """1
+00:00:01,000 --> 00:00:02,500 X1:40 X2:600
+<i>open the file
+and close it</i>
+
+2
+00:00:03,000 --> 00:00:04,000
+{\\an8}- a <b>color</b>
+- no
+
+"""
+MARKDOWN = """---
+title: front matter
+---
+# open *the file*
+
+click **the button** here
+and [read](http://a.org "Title") `code` or ![picture](p.png)
+
+> one [two][ref] 1\\*2
+> three
+
+| name | value |
+|---|---|
+| **bold** | 5 |
+
+```sh
+code
+```
+
+[ref]: http://b.org
+"""
+
+
+def translated(text: str, form: str, translate: Callable[[Block], tuple[str, Links]]) -> str:
+    document = read_document(text, form)
+    return document.translated([translate(block) for block in document.blocks])
+
+
+def upper(block: Block) -> tuple[str, Links]:
+    """Translate to upper case, with the same words."""
+    text, links = block.unchanged()
+    return text.upper(), links
+
+
+def shuffled(seed: int) -> Callable[[Block], tuple[str, Links]]:
+    """Return a translation with other words, and random links."""
+    rng = random.Random(seed)
+
+    def translate(block: Block) -> tuple[str, Links]:
+        words = [rng.choice(["x", "<y>", "&", "zz, z", "."]) for _ in range(rng.randint(0, 9))]
+        text = " ".join(words)
+        size, own = len(WORDS.findall(text)), len(WORDS.findall(block.text))
+        count = rng.randint(0, 12) if size and own else 0
+        return text, [(rng.randrange(own), rng.randrange(size)) for _ in range(count)]
+
+    return translate
+
+
+def test_html_keeps_everything_but_the_text() -> None:
+    assert translated(HTML, "html", Block.unchanged) == HTML.replace(
+        "and\n<img", "and <img"
+    ).replace("&copy;", "©")
+    result = translated(HTML, "html", upper)
+    assert "<title>A &amp; B</title>" in result
+    assert "<p>CLICK <b>THE <i>RED</i> BUTTON</b>, THEN <kbd>F1</kbd>.</p>" in result
+    assert "<li>ONE<li>TWO&nbsp;WORDS</ul>" in result
+    assert '<p translate="no">keep <b>it</b></p>' in result
+    assert (
+        'A <span class="big notranslate">name</span> AND <img src="a.png" alt=\'x > y\'>A' in result
+    )
+    assert '<a href="?a=1&amp;b=2">LINK</a> © 1 &lt; 2</p>\n<td>5</td>' in result
+    for kept in (
+        "<style>p > b { color: red }</style>",
+        "<!-- a <b>comment</b> -->",
+        "<script>if (a<b)",
+    ):
+        assert kept in result
+
+
+def test_markup_follows_its_words() -> None:
+    [block] = read_document("<p>the <b>red</b> house <i>here</i><br/></p>", "html").blocks
+    # here the house red
+    assert block.place("hier das Haus rot", [(0, 1), (1, 3), (2, 2), (3, 0)]) == (
+        "<i>hier</i> das Haus <b>rot</b>"
+    )
+    # The largest connected part of `red` is kept, without a word of another.
+    assert block.place("rot das rot rot", [(1, 0), (0, 1), (1, 2), (1, 3), (3, 1)]) == (
+        "rot <i>das</i> <b>rot rot</b>"
+    )
+    assert block.place("", []) == "<b></b><i></i>"
+
+
+def test_empty_elements_keep_their_spaces() -> None:
+    [block] = read_document("<p>a <img> b<wbr>c d<img></p>", "html").blocks
+    assert block.place("a bc d", [(0, 0), (1, 1), (2, 2)]) == "a <img> <wbr>bc d<img>"
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> str:
+    """Draw well-formed XML."""
+    texts = st.sampled_from(["one two", " ", "", "a &lt; b.", "x &amp; y", "Wort ", "<!-- c -->"])
+    names = st.sampled_from(["b", "i", "p", "code", "td", "br"])
+
+    def element(depth: int) -> str:
+        parts = [draw(texts)]
+        for _ in range(draw(st.integers(0, 3)) if depth < 4 else 0):
+            parts += [element(depth + 1), draw(texts)]
+        name = draw(names)
+        attributes = draw(st.sampled_from(["", ' a="1"', " translate='no'", ' b="x &lt; y"']))
+        content = "".join(parts)
+        return f"<{name}{attributes}>{content}</{name}>" if content else f"<{name}{attributes} />"
+
+    root = draw(st.sampled_from(["html", "doc"]))
+    return f"<?xml version='1.0'?>\n<{root}>{element(0)}{draw(texts)}</{root}>\n"
+
+
+@given(text=trees(), seed=st.integers(0, 99))
+@settings(max_examples=300, deadline=None)
+def test_well_formed_documents_stay_well_formed_with_the_same_tags(text: str, seed: int) -> None:
+    for translate in (shuffled(seed), upper, Block.unchanged):
+        result = translated(text, "xml", translate)
+        expat.ParserCreate().Parse(result, True)
+        assert Counter(TAG.findall(result)) == Counter(TAG.findall(text))
+    if not re.search(r"\w(<[^>]*>)+\w", text):  # tags within a word move to its end
+        same = translated(text, "xml", Block.unchanged)
+        assert "".join(same.split()) == "".join(text.split())
+
+
+@given(
+    text=st.text(alphabet=st.sampled_from([*"<>/bip \"'=!-&;a\n"]), max_size=80),
+    seed=st.integers(0, 9),
+)
+@settings(max_examples=300, deadline=None)
+def test_broken_html_is_kept(text: str, seed: int) -> None:
+    tags = Counter(token.raw for token in html_tokens(text) if token.kind != "text")
+    result = translated(text, "html", shuffled(seed))
+    assert all(result.count(tag) >= count for tag, count in tags.items())
+
+
+def test_xml_blocks_are_elements_with_text() -> None:
+    text = (
+        "<d><s id = '2'><para>a <emph>b</emph> &co; c</para><lit>f</lit></s><![CDATA[a < b]]></d>"
+    )
+    whole = f'<!DOCTYPE d [<!ENTITY co "ACME">]>{text}'
+    assert [block.text for block in read_document(whole, "xml").blocks] == ["a b  c", "f"]
+    result = translated(whole, "xml", upper)
+    assert "<para>A <emph>B</emph> &co; C</para>" in result
+    assert "<s id = '2'>" in result and "<![CDATA[a < b]]>" in result
+
+
+def test_xliff_writes_missing_targets() -> None:
+    result = translated(XLIFF, "xliff", upper)
+    assert '</source><target>PRESS <g id="1">OK</g><x id="2"/>.</target></trans-unit>' in result
+    assert '<source>Go on</source><target state="new">GO ON</target>' in result
+    for kept in (
+        "<target>Fertig</target>",
+        "<source>Off</source></trans",
+        "<source>Old</source></alt",
+    ):
+        assert kept in result
+    assert len(re.findall("<target", result)) == 3
+
+
+def test_po_fills_missing_messages() -> None:
+    result = translated(PO, "po", upper)
+    assert 'msgstr "OPEN %S\\n"' in result
+    assert 'msgstr[0] "FILE"\nmsgstr[1] "FILES"\nmsgstr[2] "FILES"' in result
+    before = PO.partition('msgid "open')[0]
+    assert result.startswith(before)
+    assert PO[PO.index("#, fuzzy") : PO.index('msgid "file"')] in result
+    assert result.endswith('#~ msgid "obsolete"\n#~ msgstr "veraltet"\n')
+
+
+def test_subtitles_keep_lines_and_tags() -> None:
+    result = translated(SRT, "srt", upper)
+    assert "<i>OPEN THE FILE\nAND CLOSE IT</i>\n" in result
+    assert "{\\an8}- A <b>COLOR</b>\n- NO\n" in result
+    assert "00:00:01,000 --> 00:00:02,500 X1:40 X2:600\n" in result
+    assert translated(SRT, "srt", Block.unchanged) == SRT
+
+
+def test_markdown() -> None:
+    result = translated(MARKDOWN, "markdown", upper)
+    assert result.startswith("---\ntitle: front matter\n---\n# OPEN *THE FILE*\n")
+    assert (
+        'CLICK **THE BUTTON** HERE AND [READ](http://a.org "Title") `code` OR ![picture](p.png)'
+        in result
+    )
+    assert "> ONE [TWO][REF] 1\\*2 THREE\n" in result
+    assert "| NAME | VALUE |\n|---|---|\n| **BOLD** | 5 |\n" in result
+    assert result.endswith("```sh\ncode\n```\n\n[ref]: http://b.org\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "message"),
+    [
+        ("<a>\n<b></a>", "xml", r"mismatched tag \(line 2, column 6\)"),
+        ("<a>&nope;</a>", "xml", "undefined entity"),
+        ("msgid garbage", "po", "line 1"),
+        (PO.replace("UTF-8", "foo"), "po", "Unsupported charset: foo"),
+        ("garbage", "srt", "garbage"),
+        ("x", "docx", "unknown format 'docx'"),
+        ("x", "htm", "did you mean html"),
+    ],
+)
+def test_invalid_documents(text: str, form: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_document(text, form)
+
+
+def test_a_model_translates_documents(make_translator: Callable[..., Translator]) -> None:
+    translator = make_translator()
+    for form, text in (
+        ("html", HTML),
+        ("xliff", XLIFF),
+        ("po", PO),
+        ("srt", SRT),
+        ("markdown", MARKDOWN),
+    ):
+        result = translator.translate_document(text, format=form)
+        assert result != text
+        missing = Counter(TAG.findall(text)) - Counter(TAG.findall(result))
+        assert missing == Counter() or missing == Counter(['<target state="new"/>'])
+
+
+def test_the_command_translates_a_file(run: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "a.HTML", tmp_path / "b.html"
+    page = "<html><meta charset=iso-8859-1><p>the <b>dög</b></p><p translate=no>ä</p></html>"
+    source.write_bytes(page.encode("iso-8859-1"))
+    main(["translate", str(run), str(source), "-o", str(output)])
+    content = output.read_bytes()
+    assert content.startswith(b"<html><meta charset=iso-8859-1><p>")
+    assert content.endswith(b"</p><p translate=no>\xe4</p></html>")
+    main(
+        [
+            "translate",
+            str(run),
+            str(source),
+            "--format",
+            "text",
+            "-o",
+            str(output),
+            "--errors",
+            "replace",
+        ]
+    )
+    assert b"<meta charset" not in output.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--nbest", "2"], "--nbest is for lines of text, not for documents"),
+        (["--json"], "--json is for lines of text"),
+        (["--format", "docx"], "unknown format 'docx'"),
+        (["other.html"], "one document at a time"),
+    ],
+)
+def test_mistakes(run: Path, tmp_path: Path, options: list[str], message: str) -> None:
+    for name in ("a.html", "other.html"):
+        (tmp_path / name).write_text("<p>the dog</p>")
+    options = [str(tmp_path / x) if x.endswith(".html") else x for x in options]
+    with pytest.raises(SystemExit, match=message):
+        main(["translate", str(run), str(tmp_path / "a.html"), *options])
+
+
+def test_the_place_of_an_error_is_named(run: Path, tmp_path: Path) -> None:
+    cases = {"a.xml": b"<a><b></a>", "a.po": b'msgid "x\n', "b.xml": b"<a>\n\xff</a>"}
+    for name, content in cases.items():
+        path, output = tmp_path / name, tmp_path / "out"
+        path.write_bytes(content)
+        with pytest.raises(SystemExit, match=rf"{path}.*line") as error:
+            main(["translate", str(run), str(path), "-o", str(output)])
+        assert not output.exists(), error
+
+
+def test_every_suffix_has_a_format() -> None:
+    assert set(SUFFIXES.values()) == {"html", "xml", "xliff", "po", "srt", "markdown"}
