@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,6 +129,53 @@ def test_a_resumed_epoch_has_the_same_batches(pairs: Pairs) -> None:
     for batch, again in zip(updates[5].batches, resumed.batches, strict=True):
         for side, same in zip(batch.inputs, again.inputs, strict=True):
             assert side.ids.equal(same.ids)
+
+
+@pytest.mark.parametrize("dropout", [0, 0.1])
+def test_other_processes_load_the_same_batches(recipe: Path, dropout: float) -> None:
+    overrides = "data.augment.typos=0.3", f"tokenizer.bpe_dropout={dropout}"
+    data = TrainingData(
+        pairs_of(recipe, *overrides), batch_tokens=100, micro_batch_tokens=60, seed=1
+    )
+    expected = list(islice(data.updates(0, 20), 80))  # longer than an epoch
+    updates = replace(data, num_workers=2).updates(0, 20)
+    for update, other in zip(expected, updates, strict=False):
+        assert (update.next_epoch, update.next_offset) == (other.next_epoch, other.next_offset)
+        for batch, same in zip(update.batches, other.batches, strict=True):
+            assert batch.labels.equal(same.labels) and batch.num_labels == same.num_labels
+            for side, copy in zip(batch.inputs, same.inputs, strict=True):
+                assert side.ids.equal(copy.ids) and side.offsets.equal(copy.offsets)
+    assert expected[-1].next_epoch > 0
+    assert len(multiprocessing.active_children()) == 2
+    updates.close()
+    gc.collect()
+    assert not multiprocessing.active_children()
+
+
+def test_processes_end_with_a_killed_parent(recipe: Path) -> None:
+    pairs_of(recipe)
+    code = f"""
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from multiprocessing import active_children
+from test_augment import TrainingData, pairs_of
+if __name__ == "__main__":
+    pairs = pairs_of(Path({str(recipe)!r}), "data.augment.typos=0.3")
+    data = TrainingData(pairs, batch_tokens=100, micro_batch_tokens=60, seed=1, num_workers=1)
+    updates = data.updates(0)
+    next(updates)
+    print(*(child.pid for child in active_children()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    script = recipe.with_name("killed.py")
+    script.write_text(code)
+    done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, text=True, check=False)
+    [pid] = map(int, done.stdout.split())
+    deadline = time.monotonic() + 30
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "the process outlives its parent"
+        time.sleep(0.1)
 
 
 def test_rates_are_shares_of_the_pairs(recipe: Path) -> None:

@@ -33,7 +33,7 @@ class BPEDropout:
     """
 
     def __init__(self, vocabulary: Vocabulary, probability: float) -> None:
-        self.probability = probability
+        self.vocabulary, self.probability = vocabulary, probability
         costs = {p.text: -p.score for p in read_pieces(vocabulary.model) if p.type == NORMAL}
         texts = vocabulary.pieces(range(vocabulary.size))
         self._normal = {text: (costs[text], i) for i, text in enumerate(texts) if text in costs}
@@ -44,6 +44,9 @@ class BPEDropout:
         ]
         self._neighbours = {pair for text in self._normal for pair in pairwise(text)}
         self._merge = lru_cache(CACHED)(self._compute_merges)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BPEDropout, (self.vocabulary, self.probability)  # without the cache
 
     def __call__(self, row: Ids, random: np.random.Generator) -> Ids:
         """Segment the text of token ids again; deterministic for a given generator state."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class Examples(ABC):
 
     checksum: str
     """Checksum of the training data."""
+    is_slow = False
+    """Whether a thread beside a GPU is too slow to load examples."""
 
     @abstractmethod
     def order(self, seed: int, epoch: int) -> Indices:
@@ -76,7 +78,8 @@ class Pairs(Examples):
         tags = {corpus.tag for corpus in config.pairs.train if corpus.tag}
         self._augment = Augmentation(config.pairs.augment, self.store, self.tokenizer, tags)
         self._bpe_dropout = config.tokenizer.bpe_dropout
-        self._dropout = cache(partial(BPEDropout, probability=self._bpe_dropout))
+        self._dropouts: dict[Vocabulary, BPEDropout] = {}
+        self.is_slow = bool(self._bpe_dropout or self._augment.rates.any())
 
     @cached_property
     def longest(self) -> int:
@@ -112,7 +115,9 @@ class Pairs(Examples):
         A row that would exceed `longest` tokens is not changed: the memory dry run and learned
         positions are limited to that length.
         """
-        dropout = self._dropout(vocabulary)
+        if vocabulary not in self._dropouts:
+            self._dropouts[vocabulary] = BPEDropout(vocabulary, self._bpe_dropout)
+        dropout = self._dropouts[vocabulary]
         dropped = [dropout(row, generator) for row, generator in zip(rows, random, strict=True)]
         return [new if len(new) <= longest else row for new, row in zip(dropped, rows, strict=True)]
 

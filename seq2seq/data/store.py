@@ -42,6 +42,7 @@ class Store:
     def __init__(self, paths: Sequence[Path]) -> None:
         import pyarrow
 
+        self._paths = paths
         parts = [pyarrow.ipc.open_stream(pyarrow.memory_map(str(path))) for path in paths]
         batches = [batch for part in parts for batch in part]
         self._table = pyarrow.Table.from_batches(batches, parts[0].schema)
@@ -53,6 +54,9 @@ class Store:
 
     def __len__(self) -> int:
         return len(self._table)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Store, (self._paths,)  # another process maps the files, too
 
     @cached_property
     def lens(self) -> list[NDArray[np.int32]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,9 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from seq2seq.data import batching
 from seq2seq.data.batching import Indices, micro_batches, shard
@@ -42,8 +45,12 @@ class Update:
         return sum(int(x.inputs[-1].lens.sum()) for x in self.batches) if self.num_labels else 0
 
 
+Place = tuple[Indices, int, int, int, int]
+"""Indices, epoch and offset of an update, and epoch and offset of the next update."""
+
+
 @dataclass
-class TrainingData:
+class TrainingData(Dataset[Update]):
     """The updates of one process, epoch after epoch."""
 
     examples: Examples
@@ -54,17 +61,44 @@ class TrainingData:
     process: int = 0
     num_processes: int = 1
     pin_memory: bool = False
+    num_workers: int = 0
+    """Number of further processes that load updates. With 0 the calling thread loads them."""
 
-    def updates(self, epoch: int, offset: int = 0) -> Iterator[Update]:
+    def updates(self, epoch: int, offset: int = 0) -> Generator[Update, None, None]:
         """Yield updates endlessly, starting with the example at `offset` of an epoch."""
+        updates = map(self.__getitem__, self._plan(epoch, offset))
+        if self.num_workers:
+            loader = DataLoader(
+                self,
+                batch_size=None,
+                sampler=self._plan(epoch, offset),
+                num_workers=self.num_workers,
+                multiprocessing_context="spawn",  # a fork would copy the state of the GPU
+                collate_fn=pickle.dumps,  # tensors would need shared memory, which containers lack
+                generator=torch.Generator(),
+            )
+            updates = map(pickle.loads, loader)
+        for update in updates:
+            if self.pin_memory:  # for asynchronous copies
+                update = replace(update, batches=[x.map(Tensor.pin_memory) for x in update.batches])
+            yield update
+
+    def _plan(self, epoch: int, offset: int) -> Iterator[Place]:
+        """Yield indices, epoch and offset of each update, and epoch and offset of the next one."""
         while True:
             order = self.examples.order(self.seed, epoch)
             lens = self.examples.lens(order)
             for indices in batching.updates(order, lens, self.batch_tokens, offset):
-                batches, offset = self.load(indices, epoch, offset), offset + len(indices)
-                following = (epoch, offset) if offset < len(order) else (epoch + 1, 0)
-                yield Update(batches, *following)
+                end = offset + len(indices)
+                following = (epoch, end) if end < len(order) else (epoch + 1, 0)
+                yield indices, epoch, offset, *following
+                offset = end
             epoch, offset = epoch + 1, 0
+
+    def __getitem__(self, place: Place) -> Update:
+        """Load this process's shard of an update."""
+        indices, epoch, offset, *following = place
+        return Update(self.load(indices, epoch, offset), *following)
 
     def load(self, indices: Indices, epoch: int, offset: int) -> list[Batch]:
         """Read this process's shard of an update and make its micro-batches."""
@@ -76,8 +110,6 @@ class TrainingData:
         else:  # fewer examples than processes: every process must take part in the all-reduce
             first = self.examples.collate(load(indices[:1], np.array([offset])))
             batches = [replace(first, num_labels=0)]
-        if self.pin_memory:
-            batches = [batch.map(Tensor.pin_memory) for batch in batches]  # for asynchronous copies
         return batches
 
 

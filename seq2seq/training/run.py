@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from seq2seq.files import write_text
 from seq2seq.machine.devices import describe_device
 from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import DTYPES, Precision, resolve_precision
-from seq2seq.machine.threads import keep_threads
+from seq2seq.machine.threads import keep_threads, usable_cores
 from seq2seq.model import attention
 from seq2seq.model.directory import load_weights, require_undamaged
 from seq2seq.model.saved import find_model
@@ -34,6 +35,9 @@ from seq2seq.training.records import record_start
 from seq2seq.training.run_directory import RunDirectory, locked
 from seq2seq.training.trainer import Trainer
 from seq2seq.training.update import Updater
+
+MAX_WORKERS = 4
+"""Maximum number of processes that load data for a GPU."""
 
 logger = logging.getLogger(__name__)
 
@@ -76,14 +80,19 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     if config.training.compile:
         keep_threads()  # torch.compile recompiles for each number of threads
         compile_layers(model, accelerator.device)
+    examples = task.examples(config, data)
+    on_gpu = accelerator.device.type == "cuda"
+    cores = usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     stream = TrainingData(
-        task.examples(config, data),
+        examples,
         batch_tokens=config.training.batch_tokens,
         micro_batch_tokens=config.training.micro_batch_tokens,
         seed=config.training.seed,
         process=processes.index,
         num_processes=processes.count,
-        pin_memory=accelerator.device.type == "cuda",
+        pin_memory=on_gpu,
+        # On a CPU, training is so slow that a thread is enough.
+        num_workers=max(1, min(MAX_WORKERS, cores - 1)) if on_gpu and examples.is_slow else 0,
     )
     evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
     logger.info("validations on the development set: %s", evaluate.extent)
