@@ -5,9 +5,8 @@ Usage: python scripts/check_devices.py [--device meta|cuda ...] [--precision fp3
 
 The updates (forward, loss, backward, clipping, skipping) cover all model families and optimizers.
 `meta` works everywhere, in fp32. `cuda` uses fake tensors. It covers all precisions with autocast
-and loss scaling, flash attention and padded rows, attention dropout, gradient checkpointing and
-compiled layers. It needs a build of torch without CUDA and a C++ compiler (fake_cuda.py). Dynamo
-and AOTAutograd compile the layers. Inductor does not, since it asks a GPU for its properties.
+and loss scaling, flash attention and padded rows, attention dropout and gradient checkpointing. It
+needs a build of torch without CUDA and a C++ compiler (fake_cuda.py).
 
 Nothing is computed. The checks find wrong shapes, tensors on the wrong device, and values that the
 host reads, for which an update would wait. Pinned memory is not covered.
@@ -30,7 +29,6 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -45,7 +43,6 @@ from seq2seq.decoding.torch_engine import EnsembleDecoder
 from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.model.gpu_attention import varlen_kernel
 from seq2seq.model.transformer import Classifier, LanguageModel, Network, Transformer
-from seq2seq.training.run import compile_layers
 from seq2seq.training.update import Updater
 
 ALPHABET = Alphabet("abcdefgh\n ")
@@ -110,11 +107,6 @@ class HostReads(TorchDispatchMode):
         self.seen: Counter[str] = Counter()
         self.num_operators = 0
 
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Return True, since torch.compile is inactive within other modes."""
-        return True
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -175,14 +167,14 @@ def check(device: torch.device, precision: Precision) -> None:
     generation_step(device)
 
 
-Variant = tuple[str, float, bool, bool]
-"""`flash` or `rows`, attention dropout, gradient checkpointing, compiled layers."""
-FEW_VARIANTS: list[Variant] = [("flash", 0.0, True, True), ("rows", 0.1, False, False)]
+Variant = tuple[str, float, bool]
+"""`flash` or `rows`, attention dropout, gradient checkpointing."""
+FEW_VARIANTS: list[Variant] = [("flash", 0.0, True), ("rows", 0.1, False)]
 
 
 def all_variants(precision: Precision) -> list[Variant]:
     """Return all variants of a precision. Flash attention needs 16 bits and no dropout."""
-    variants = product(("flash", "rows"), (0.0, 0.1), (False, True), (False, True))
+    variants = product(("flash", "rows"), (0.0, 0.1), (False, True))
     return [v for v in variants if v[0] == "rows" or (precision != "fp32" and not v[1])]
 
 
@@ -193,24 +185,18 @@ def check_variants(
     random = np.random.default_rng(1)
     rows = [random.integers(4, ALPHABET.size, n).astype(np.int32) for n in range(1, 80)]
     batch = pack_pairs(rows, rows[::-1], rows[::-1])
-    for attention, attention_dropout, recompute, compiled in variants:
+    for attention, attention_dropout, recompute in variants:
         start = time.perf_counter()
         with device:
             config = ModelConfig(**{**SHAPES[shape], "attention_dropout": attention_dropout})
             model = Transformer(config, ALPHABET.size)
         model.set_gradient_checkpointing(recompute)
-        if compiled:
-            torch._dynamo.reset()
-            compile_layers(model, device, "aot_eager")
-            counters.clear()
         kernel = varlen_kernel() if attention == "flash" else None
         with patch("seq2seq.model.gpu_attention.find_kernel", lambda *_, kernel=kernel: kernel):
             reads = make_updates(model, batch, device, precision)
-        graphs = counters["stats"]["unique_graphs"] if compiled else 0
-        assert bool(graphs) == compiled, "the layers were not compiled"
         print(
             f"{device.type} {shape} {precision}: {attention}, attention_dropout="
-            f"{attention_dropout}, gradient_checkpointing={recompute}, {graphs} compiled graphs: "
+            f"{attention_dropout}, gradient_checkpointing={recompute}: "
             f"{reads.num_operators // 2} operators per update, {reads.seen.total()} host reads "
             f"({time.perf_counter() - start:.1f} s)",
             flush=True,

@@ -173,7 +173,7 @@ def test_a_batch_on_a_gpu_has_at_most_4096_hypotheses(
 @pytest.mark.skipif(torch.backends.cuda.is_built(), reason="needs torch without CUDA")
 @pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "c++")), reason="needs a C++ compiler")
 def test_updates_on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forward and backward, with a loss scale: compiled flash attention, and attention in rows."""
+    """Forward and backward, with a loss scale: flash attention, and attention in rows."""
     options = ["--device=cuda", "--precision=fp16", "--shape=tiny", "--few"]
     monkeypatch.setattr(sys, "argv", [check_devices.__file__, *options])
     with patch("subprocess.run") as started, pytest.raises(SystemExit):

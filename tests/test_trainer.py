@@ -24,7 +24,6 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.files import sha256_of
-from seq2seq.machine import threads
 from seq2seq.model.directory import average_models, load_model
 from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
@@ -264,22 +263,6 @@ def test_tokenised_text_is_scored_on_its_tokens(recipe: Path, tmp_path: Path) ->
     metrics = evaluate_run(run, None, "test", Processes())
     assert "tok:none" in str(metrics["signature"])
     assert load_config(run / "recipe.yaml").pairs.tokenized
-
-
-def test_a_failing_compiler_is_one_warning(
-    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("no working C++ compiler\nand a long story")
-
-    monkeypatch.setattr(torch, "compile", fail)
-    monkeypatch.setattr(threads, "_threads", threads.AdaptiveThreads())
-    run_recipe(recipe, tmp_path / "run", "training.compile=true")
-    assert threads._threads is None  # each number of threads would be compiled for
-    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    [warning] = [message for message in warnings if "training.compile" in message]
-    assert "no working C++ compiler" in warning and "\n" not in warning
-    assert RunDirectory(tmp_path / "run").checkpoints()
 
 
 def test_validations_use_validation_beam_and_no_score_has_a_second_search(

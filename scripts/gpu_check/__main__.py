@@ -31,7 +31,6 @@ STEPS = {
     "tests": ("steps:tests", 150),
     "base": ("training:base", 60),
     "base, attention dropout": ("training:attention_dropout", 60),
-    "base, compiled": ("training:compiled", 75),
     "big": ("training:big", 60),
     "decoding": ("decoding:search", 60),
     "decoding, CTranslate2": ("decoding:ctranslate2", 60),

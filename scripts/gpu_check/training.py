@@ -18,7 +18,6 @@ from seq2seq.data.packing import Batch, pack_pairs
 from seq2seq.machine.precision import DTYPES, matmul_flops, resolve_precision
 from seq2seq.model.gpu_attention import find_kernel
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.run import compile_layers
 from seq2seq.training.update import Updater
 
 BASE = ModelConfig()
@@ -40,17 +39,12 @@ def attention_dropout(arguments: argparse.Namespace) -> Iterator[Result]:
     yield train(arguments, replace(BASE, attention_dropout=0.1))
 
 
-def compiled(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Train the base model with torch.compile."""
-    yield train(arguments, BASE, compiled=True)
-
-
 def big(arguments: argparse.Namespace) -> Iterator[Result]:
     """Train the big model of Vaswani et al. (2017)."""
     yield train(arguments, BIG)
 
 
-def train(arguments: argparse.Namespace, shape: ModelConfig, *, compiled: bool = False) -> Result:
+def train(arguments: argparse.Namespace, shape: ModelConfig) -> Result:
     """Train a model; return its speed, MFU and peak memory."""
     tokens, vocabulary, updates = TOKENS, VOCABULARY, UPDATES
     if arguments.rehearse:
@@ -60,8 +54,6 @@ def train(arguments: argparse.Namespace, shape: ModelConfig, *, compiled: bool =
     precision = resolve_precision("auto", gpu)
     torch.manual_seed(1)
     model = Transformer(shape, vocabulary)
-    if compiled:
-        compile_layers(model, gpu)
     updater = Updater(model, TrainingConfig(), Accelerator(mixed_precision="no"), precision)
     batches = [random_update(tokens, vocabulary, seed) for seed in range(DISTINCT)]
     if gpu.type == "cuda":  # as in a training run

@@ -311,8 +311,6 @@ class TrainingConfig:
     GPU, the remaining fp32 multiplications use TF32 unless `fp32` is set."""
     gradient_checkpointing: bool = field(default=False, metadata=CHANGEABLE)
     """Store only the input of each layer and recompute its activations: less memory, more time."""
-    compile: bool = field(default=False, metadata=CHANGEABLE)
-    """Compile the layers with torch.compile, if that works. Training takes longer to start."""
     validate_every: Count | None = field(default=None, metadata=CHANGEABLE)
     """Number of updates between validations. The last update is always validated."""
     validate_every_epochs: Count | None = field(default=1, metadata=CHANGEABLE)

@@ -20,8 +20,8 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Vocabulary
 
 TOKENS_ROUND = 128
-"""The number of tokens is a multiple of this, so that few shapes occur: for a new shape, oneDNN and
-torch.compile compile a kernel, which takes longer than running it."""
+"""The number of tokens is a multiple of this, so that few shapes occur: for a new shape, oneDNN
+compiles a kernel, which takes longer than running it."""
 ROW_LEN = 48
 """Approximate length of the rows of attention, unless a sentence is longer. Shorter rows have more
 overhead; longer rows are masked to a larger part."""

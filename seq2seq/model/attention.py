@@ -24,7 +24,7 @@ def attend(
     """
     on_device = cpu_attention if heads[0].device.type == "cpu" else gpu_attention
     attended = on_device.attend(heads, query_tokens, key_tokens, causal=causal, dropout=dropout)
-    return attended.flatten(1)  # here, outside torch.compile: D would be dynamic
+    return attended.flatten(1)
 
 
 class ConcatenatedLinear(nn.Linear):

@@ -106,8 +106,6 @@ class Layer(nn.Module):
 
         memory: encoder output, (M, D), of the tokens `source`. rotation: see `project`.
         """
-        # `attend` is called here, not inside MultiHeadAttention, so that torch.compile makes one
-        # graph of everything between two calls.
         residual, dropout = dropouts.residual, dropouts.attention
         attend = attention_functions.attend
         attention, norm = self.self_attention, self.self_attention_norm

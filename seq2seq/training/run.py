@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -21,8 +19,7 @@ from seq2seq.files import write_text
 from seq2seq.machine.devices import describe_device
 from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import DTYPES, Precision, resolve_precision
-from seq2seq.machine.threads import keep_threads, usable_cores
-from seq2seq.model import attention
+from seq2seq.machine.threads import usable_cores
 from seq2seq.model.directory import load_weights, require_undamaged
 from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import Network
@@ -77,9 +74,6 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     )
     config = with_paths(config)  # absolute paths: the run can be used from any working directory
     model = _build_model(config, run, task, data)
-    if config.training.compile:
-        keep_threads()  # torch.compile recompiles for each number of threads
-        compile_layers(model, accelerator.device)
     examples = task.examples(config, data)
     on_gpu = accelerator.device.type == "cuda"
     cores = usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -183,28 +177,3 @@ def make_accelerator(training: TrainingConfig, run: Path) -> Accelerator:
     if training.tensorboard:
         accelerator.init_trackers("tensorboard")
     return accelerator
-
-
-def compile_layers(
-    model: Network, device: torch.device, backend: str | Callable[..., Any] = "inductor"
-) -> None:
-    """Compile each layer, except `attend`; log a warning if that does not work.
-
-    Layers share compiled code for any number of tokens. Encoder, decoder, training and evaluation
-    are compiled separately. backend: see torch.compile.
-    """
-    try:
-        product = torch.compile(torch.nn.Linear(2, 2, device=device), backend=backend)
-        product(torch.ones(3, 2, device=device)).sum().backward()
-    except Exception as error:  # many causes, such as a missing compiler or missing headers
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        logger.warning("torch.compile failed, so training.compile=true has no effect: %s", reason)
-        return
-    # The number of sentences, which `attend` depends on, differs between batches. Not a decorator:
-    # it would load the compiler in every command, which takes a second.
-    attention.attend = torch.compiler.disable(attention.attend)
-    # Dropout probabilities are constants; as variables they would cause a second compilation.
-    torch._dynamo.config.specialize_float = True
-    for stack in model.stacks():
-        for layer in stack.layers:
-            layer.compile(dynamic=True, backend=backend)
