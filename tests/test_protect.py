@@ -20,7 +20,8 @@ from seq2seq.config import Config, DecodingConfig, TokenizerConfig
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.segments import Hypothesis, Segmenter
+from seq2seq.decoding.segmenter import Segmenter
+from seq2seq.decoding.segments import Hypothesis
 from seq2seq.decoding.spans import restore_spans
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError

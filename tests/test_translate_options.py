@@ -22,7 +22,8 @@ from trained import own_translator, trained_model
 
 from seq2seq import Translator
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.segments import Hypothesis, Options, Request, Segment, split_text
+from seq2seq.decoding.segmenter import split_text
+from seq2seq.decoding.segments import Hypothesis, Options, Request, Segment
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translator import Translation, changed_decoding
 from seq2seq.errors import UserError

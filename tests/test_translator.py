@@ -21,7 +21,8 @@ from seq2seq.config import CleaningConfig, Config, DecodingConfig, PairsConfig, 
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engine import length_penalty
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.segments import Hypothesis, Segment, split_text
+from seq2seq.decoding.segmenter import split_text
+from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.decoding.torch_engine import EnsembleDecoder
 from seq2seq.decoding.translator import changed_decoding
 from seq2seq.errors import UserError

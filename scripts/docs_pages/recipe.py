@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from docs_pages.docstrings import attribute_docs, class_source, escaped
 
-from seq2seq.config.schema import Config, Range
+from seq2seq.config.ranges import Range
+from seq2seq.config.schema import Config
 from seq2seq.config.tasks import TASKS
 
 _INTRODUCTION = """\

@@ -21,8 +21,6 @@ from seq2seq.errors import UserError, named_output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from seq2seq.decoding.terms import Glossary
-    from seq2seq.decoding.translator import Translator
     from seq2seq.evaluation.rerank import NBest
     from seq2seq.processes import Processes
 
@@ -81,6 +79,7 @@ def translate(options: argparse.Namespace) -> None:
     """Translate lines of text."""
     from seq2seq.config import DecodingConfig
     from seq2seq.data.streams import count_lines
+    from seq2seq.decoding.files import translate_file
     from seq2seq.decoding.lines import LineTranslator, RequestReader
     from seq2seq.decoding.segments import Options
     from seq2seq.decoding.terms import Glossary
@@ -107,7 +106,8 @@ def translate(options: argparse.Namespace) -> None:
     )
     if document := _document_format(options):
         if processes.is_main:  # more processes would not be faster
-            _translate_document(options, translator, document, glossary)
+            [path] = options.files
+            translate_file(translator, path, options.output, document, glossary)
         processes.exit()
         return
     terms = bool(glossary or options.constraints)
@@ -147,27 +147,6 @@ def _document_format(options: argparse.Namespace) -> str | None:
         option = (used or ["nbest"])[0].replace("_", "-")
         raise UserError(f"--{option} is for lines of text, not for documents (--format text)")
     return str(named)
-
-
-def _translate_document(
-    options: argparse.Namespace, translator: Translator, form: str, glossary: Glossary | None
-) -> None:
-    from seq2seq.documents.formats import read_encoded
-    from seq2seq.files import atomic_file
-
-    [path] = options.files
-    text, encoding = read_encoded(path)
-    try:
-        translated = translator.translate_document(text, format=form, glossary=glossary)
-        content = translated.encode(encoding, "xmlcharrefreplace" if "ml" in form else "strict")
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    if options.output is None:
-        with named_output("standard output"):
-            sys.stdout.buffer.write(content)
-        return
-    with named_output(options.output), atomic_file(options.output) as stream:
-        stream.write(content)
 
 
 def _on_files(

@@ -1,6 +1,16 @@
 """Recipes: frozen dataclasses, read from YAML, validated, and written back in full."""
 
 from seq2seq.config.checks import check_name, require_effects
+from seq2seq.config.data import (
+    AugmentConfig,
+    CleaningConfig,
+    CorpusConfig,
+    DataConfig,
+    LabelledConfig,
+    PairsConfig,
+    TextConfig,
+)
+from seq2seq.config.ranges import DecodingPrecision
 from seq2seq.config.recipe import (
     config_of,
     default_run,
@@ -11,17 +21,9 @@ from seq2seq.config.recipe import (
     with_paths,
 )
 from seq2seq.config.schema import (
-    AugmentConfig,
-    CleaningConfig,
     Config,
-    CorpusConfig,
-    DataConfig,
     DecodingConfig,
-    DecodingPrecision,
-    LabelledConfig,
     ModelConfig,
-    PairsConfig,
-    TextConfig,
     TokenizerConfig,
     TrainingConfig,
 )

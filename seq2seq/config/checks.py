@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from seq2seq.config.schema import Config, TextConfig
+from seq2seq.config.data import TextConfig
+from seq2seq.config.schema import Config
 from seq2seq.config.tasks import TASKS
 from seq2seq.config.trees import leaves, to_tree
 from seq2seq.errors import UserError, short

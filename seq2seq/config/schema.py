@@ -3,198 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal
 
-
-class Range(NamedTuple):
-    """Inclusive bounds of a number."""
-
-    minimum: float
-    maximum: float
-
-    def __str__(self) -> str:
-        return f"from {self.minimum:,} to {self.maximum:,}"
-
-
-_MAX = 2**31 - 1
-
-Count = Annotated[int, Range(1, _MAX)]
-CountOrZero = Annotated[int, Range(0, _MAX)]
-Width = Annotated[int, Range(1, 2**20)]
-Positive = Annotated[float, Range(1e-30, 1e30)]
-NonNegative = Annotated[float, Range(0, 1e6)]
-Patience = Annotated[float, Range(1, 1e6)]
-Probability = Annotated[float, Range(0, 1 - 1e-9)]
-Share = Annotated[float, Range(1e-9, 1)]
-Seed = Annotated[int, Range(0, 2**32 - 1)]
-DecodingPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
-
-
-CHANGEABLE = {"changeable": True}
-"""Metadata of keys that may change when a run is resumed."""
-
-
-@dataclass(frozen=True)
-class CorpusConfig:
-    """A corpus, given by `path`, by `source` and `target`, or by `dataset`."""
-
-    path: str | None = None
-    """Translation: common prefix of two files (`PREFIX.en` and `PREFIX.de`), or a .tsv file.
-    Classification: a file of `label<TAB>text` lines. Language model: a file or a folder. Files may
-    be gzipped (.gz)."""
-    source: str | None = None
-    """File of source sentences, one per line."""
-    target: str | None = None
-    """File of target sentences, aligned with `source`."""
-    dataset: str | None = None
-    """Hugging Face dataset: a hub name or a local folder."""
-    subset: str | None = None
-    """Configuration of the dataset, such as `de-en` for wmt14."""
-    split: str | None = None
-    """Split of the dataset, such as `train`."""
-    weight: Positive = 1.0
-    """Repetitions of each pair per epoch. A fraction selects a new random subset each epoch."""
-    tag: str | None = None
-    """Symbol prepended to each source sentence, such as `<news>`."""
-
-
-@dataclass(frozen=True)
-class CleaningConfig:
-    """Filters for training pairs. Development and test sets are never filtered."""
-
-    blank: bool = True
-    """Drop pairs with an empty side."""
-    control: bool = False
-    """Drop pairs with control characters or the replacement character U+FFFD."""
-    max_ratio: Positive | None = 4.0
-    """Drop pairs with a larger length ratio in characters, if the longer side has over 20."""
-    languages: bool = False
-    """Drop pairs with a side that py3langid confidently identifies as another language. Slow: about
-    8,000 pairs per second."""
-    duplicates: bool = True
-    """Drop repeated pairs."""
-    overlap: bool = True
-    """Drop pairs whose source sentence is in the development or test set."""
-    max_len: Count | None = 256
-    """Drop pairs with more tokens than this on either side."""
-
-
-@dataclass(frozen=True)
-class AugmentConfig:
-    """Shares of training pairs that are changed at random. Each epoch draws other pairs."""
-
-    upper: Probability = 0.0
-    """UPPER CASE, on both sides."""
-    title: Probability = 0.0
-    """Title Case without punctuation at the end, on both sides."""
-    lower: Probability = 0.0
-    """lower case, on both sides."""
-    no_end: Probability = 0.0
-    """No punctuation at the end, on both sides."""
-    spaces: Probability = 0.0
-    """An extra or a missing space in the source."""
-    typos: Probability = 0.0
-    """Typos in a fifth of the words of the source."""
-    quotes: Probability = 0.0
-    """Straight quotes and hyphens for curly quotes and dashes in the source, or the reverse."""
-    noise: Probability = 0.0
-    """The same rare character, such as an emoji, at the end or the beginning of both sides."""
-    join: Probability = 0.0
-    """One or two other pairs on the same line, if all are short."""
-    copy: Probability = 0.0
-    """A symbol of `data.protect` for a word that is equal on both sides: more examples of what the
-    model is to copy."""
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    """Training, development and test data. The other keys depend on the task."""
-
-    store: str = "data/store"
-    """Folder of prepared data, shared by all recipes."""
-
-    @property
-    def bleu_tokenizer(self) -> str:
-        """The sacreBLEU tokenizer for these texts."""
-        return "13a"
-
-    @property
-    def corpora(self) -> tuple[CorpusConfig, ...]:
-        """All corpora."""
-        return ()
-
-
-@dataclass(frozen=True)
-class PairsConfig(DataConfig):
-    """Languages and parallel corpora."""
-
-    source: str = ""
-    """Source language, such as `en`."""
-    target: str = ""
-    """Target language, such as `de`."""
-    train: tuple[CorpusConfig, ...] = ()
-    """Training corpus, or a list of training corpora."""
-    dev: CorpusConfig | None = None
-    """Development set, used to select the best model."""
-    test: CorpusConfig | None = None
-    """Test set, for `evaluate` and `score`."""
-    dev_size: CountOrZero = 0
-    """Number of source sentences held out of the first training corpus if `dev` is not given."""
-    test_size: CountOrZero = 0
-    """Number of source sentences held out of the first training corpus if `test` is not given."""
-    exclude: tuple[CorpusConfig, ...] = ()
-    """Corpora whose source sentences are removed from the training data, such as the test sets of
-    the model in `training.init_from`."""
-    clean: CleaningConfig = field(default_factory=CleaningConfig)
-    augment: AugmentConfig = field(default_factory=AugmentConfig)
-    protect: tuple[str, ...] = ()
-    """Patterns of spans that translations keep, such as URLs: names of docs/text.md, `all`, or
-    NAME=REGEX. The model sees symbols instead of the spans."""
-    tokenized: bool = False
-    """Whether the files are already tokenised. BLEU then uses sacreBLEU's tokenize=none."""
-
-    @property
-    def corpora(self) -> tuple[CorpusConfig, ...]:
-        """All corpora, training corpora first."""
-        return (*self.train, *(corpus for corpus in (self.dev, self.test) if corpus), *self.exclude)
-
-    @property
-    def bleu_tokenizer(self) -> str:
-        """The sacreBLEU tokenizer for these texts."""
-        return "none" if self.tokenized else "13a"
-
-
-@dataclass(frozen=True)
-class LabelledConfig(PairsConfig):
-    """Corpora of labelled texts."""
-
-    source: str = ""
-    """Name of the dataset's text column; `text` if empty."""
-    target: str = ""
-    """Name of the dataset's label column; `label` if empty."""
-    # Text and label differ in length and language, and long texts are truncated.
-    clean: CleaningConfig = field(
-        default_factory=lambda: CleaningConfig(max_ratio=None, languages=False, max_len=None)
-    )
-
-
-@dataclass(frozen=True)
-class TextConfig(DataConfig):
-    """Text of a language model. Its last parts are the development and the test set."""
-
-    text: CorpusConfig | None = None
-    """File, folder of files, or dataset with the text."""
-    source: str = ""
-    """Name of the dataset's text column; `text` if empty."""
-    dev_share: Probability = 0.05
-    """Fraction of the text used as the development set, after the training text."""
-    test_share: Probability = 0.05
-    """Fraction of the text used as the test set, at its end."""
-
-    @property
-    def corpora(self) -> tuple[CorpusConfig, ...]:
-        """The text."""
-        return (self.text,) if self.text else ()
+from seq2seq.config.data import DataConfig, PairsConfig, TextConfig
+from seq2seq.config.ranges import (
+    CHANGEABLE,
+    Count,
+    CountOrZero,
+    DecodingPrecision,
+    NonNegative,
+    Patience,
+    Positive,
+    Probability,
+    Seed,
+    Share,
+    Width,
+)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seq2seq.config.schema import (
-    Config,
-    LabelledConfig,
-    ModelConfig,
-    TextConfig,
-    TrainingConfig,
-)
+from seq2seq.config.data import LabelledConfig, TextConfig
+from seq2seq.config.schema import Config, ModelConfig, TrainingConfig
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import types
 import typing
 from typing import Annotated, Any, Literal, TypeVar
 
-from seq2seq.config.schema import CorpusConfig
+from seq2seq.config.data import CorpusConfig
 from seq2seq.config.tasks import TASKS
 from seq2seq.errors import UserError, short
 

@@ -14,11 +14,11 @@ from seq2seq.config import Config, DecodingConfig, from_tree, require_effects
 from seq2seq.decoding.alignment import align, piece_words
 from seq2seq.decoding.engine import Engine, Progress
 from seq2seq.decoding.engines import Engines, decoding_precision
+from seq2seq.decoding.segmenter import Segmenter
 from seq2seq.decoding.segments import (
     Options,
     Request,
     Segment,
-    Segmenter,
     Translation,
     make_requests,
 )

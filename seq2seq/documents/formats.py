@@ -211,18 +211,17 @@ def read_document(text: str, name: str) -> Document:
     return FORMATS[name](text)
 
 
-def read_encoded(path: Path) -> tuple[str, str]:
+def decode_document(content: bytes) -> tuple[str, str]:
     """Return the text of a document, and the encoding that it declares (UTF-8 by default).
 
     Raises UserError if the text is not in this encoding.
     """
-    content = path.read_bytes()
     declared = re.search(rb"""(?:encoding|charset)=["']?([\w-]+)""", content[:2000])
     encoding = declared[1].decode() if declared else "utf-8"
     try:
         return content.decode(encoding), encoding
     except LookupError:
-        raise UserError(f"{path}: unknown encoding {encoding!r}") from None
+        raise UserError(f"unknown encoding {encoding!r}") from None
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}, line {line}: not {encoding}: {error.reason}") from None
+        raise UserError(f"line {line}: not {encoding}: {error.reason}") from None

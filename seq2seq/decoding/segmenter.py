@@ -1,0 +1,183 @@
+"""Splits requests into segments for the search."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.segments import Hypothesis, Options, Request, Segment, Translation
+from seq2seq.decoding.terms import Term
+from seq2seq.errors import UserError
+from seq2seq.text.protect import Masked, mask
+from seq2seq.text.sentences import sentences
+
+_SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
+_SPACE = re.compile(r"\s+")
+
+logger = logging.getLogger(__name__)
+
+
+class Segmenter:
+    """Checks requests and splits their texts into segments."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        tag: str | None,
+        max_len: int,
+        max_target_len: int,
+        *,
+        pattern: re.Pattern[str] | None = None,
+        language: str = "",
+    ) -> None:
+        """max_len: maximum length of a segment. max_target_len: maximum length of prefixes and
+        references. Both are in tokens, without the end symbol. pattern: protected spans. language:
+        source language, for the splitting into sentences.
+        """
+        self.source, self.target = tokenizer.translation_vocabularies
+        self.tag, self.pattern, self.language = tag, pattern, language
+        self.has_symbols = tokenizer.has_symbols
+        self.max_len, self.max_target_len = max_len, max_target_len
+
+    def segment(self, text: str) -> Segment:
+        """Return a text as one segment."""
+        [segment] = self._whole([text])
+        return segment
+
+    def _whole(self, texts: Sequence[str]) -> list[Segment]:
+        """Return each text as one segment."""
+        masked = [mask(x, self.pattern) if self.pattern else Masked(x) for x in texts]
+        read = [self._read(x) for x in masked]
+        # A call for each text would be a hundred times as slow.
+        rows = self.source.encode_pieces(read)
+        return [
+            Segment(row, masked=x, source_text=text, has_symbols=self.has_symbols)
+            for row, x, text in zip(rows, masked, read, strict=True)
+        ]
+
+    def _read(self, masked: Masked) -> str:
+        """Return what the model reads: the tag, if any, and the text."""
+        text = masked.text
+        if masked.spans and not self.has_symbols:
+            text = masked.restore(text)
+        return f"{self.tag} {text}" if self.tag else text
+
+    def split(self, requests: Sequence[Request], options: Options) -> list[Translation]:
+        """Return a translation for each request, with segments to search, or an error."""
+        translations = []
+        whole = self._whole([request.text for request in requests])
+        for request, segment in zip(requests, whole, strict=True):
+            try:
+                segments = self._segments(request, segment, options)
+                references = self._references(request.references, segment)
+                spans = len(segment.masked.spans)
+                translations.append(
+                    Translation(request, (), references, spans=spans, segments=segments)
+                )
+            except UserError as error:
+                translations.append(Translation(request, error=str(error)))
+        return translations
+
+    def _segments(self, request: Request, whole: Segment, options: Options) -> list[Segment]:
+        if not request.text.strip() or not whole.source or whole.masked.only_spans():
+            return []
+        prefix: list[str] = []
+        if request.prefix:
+            [prefix] = self.target.encode_pieces([self._mask_target(request.prefix, whole)])
+        segments = [whole]
+        if options.paragraphs or len(whole.source) > self.max_len:
+            segments = self._split(whole, by_sentence=options.paragraphs)
+        if len(segments) > 1:
+            problem = (
+                f"a line of {len(request.text)} characters exceeds the maximum source length of "
+                f"{self.max_len} tokens"
+            )
+            if request.prefix or request.references or request.constraints:
+                problem = "a line of several sentences" if options.paragraphs else problem
+                raise UserError(f"{problem}; with a prefix, terms or references it cannot be split")
+            if not options.paragraphs:
+                logger.warning("%s; translated in %d parts", problem, len(segments))
+        for number, segment in enumerate(segments):
+            terms = list(map(Term, request.constraints))
+            terms += options.glossary.terms(segment.text) if options.glossary else []
+            segment.terms = tuple(dict.fromkeys(map(self._encode_term, terms)))
+            segment.prefix, segment.seed = prefix, (request.number, number)
+            required = [*prefix, *(token for term in segment.terms for token in term.tokens)]
+            self._require_short("the prefix, with terms,", required)
+        return segments
+
+    def _split(self, whole: Segment, *, by_sentence: bool) -> list[Segment]:
+        """Split a segment that is too long, or has several sentences."""
+        masked = whole.masked
+
+        def encode(text: str) -> list[str]:
+            [pieces] = self.source.encode_pieces([self._read(replace(masked, text=text))])
+            return pieces
+
+        parts = [("", masked.text)]
+        if by_sentence:
+            parts = sentences(masked.text, self.language)
+        segments, start = [], 0
+        for separator, part in parts:
+            for segment in split_text(part, encode, self.max_len, separator):
+                segment.masked = masked.part(segment.masked.text, start)
+                segment.source_text = self._read(segment.masked)
+                segment.has_symbols = self.has_symbols
+                start += len(segment.masked.spans)
+                segments.append(segment)
+        return segments
+
+    def _mask_target(self, text: str, segment: Segment) -> str:
+        """Return a given translation as the model writes it."""
+        use = self.pattern and self.has_symbols
+        return segment.masked.mask(text, self.pattern) if use and self.pattern else text
+
+    def _references(self, texts: Sequence[str], segment: Segment) -> list[Hypothesis]:
+        """Return references to score."""
+        masked = [self._mask_target(text, segment) for text in texts]
+        rows = self.target.encode_pieces(masked) if texts else []
+        self._require_short("a reference", *rows)
+        return [Hypothesis(pieces, text=text) for pieces, text in zip(rows, texts, strict=True)]
+
+    def _encode_term(self, term: Term) -> Term:
+        """Return a term with token ids and normalised text."""
+        [ids] = self.target.encode([" ".join(term.text.split())])
+        [text] = self.target.decode([ids])
+        if not text.strip() or self.target.unk_id in ids:
+            raise UserError(f"the tokenizer cannot encode the term {term.text!r}")
+        return replace(term, text=" ".join(text.split()), tokens=tuple(ids))
+
+    def _require_short(self, name: str, *targets: Sequence[object]) -> None:
+        if (length := max(map(len, targets), default=0)) > self.max_target_len:
+            raise UserError(
+                f"{name} has {length} tokens, above the maximum length of {self.max_target_len}"
+            )
+
+
+def split_text(
+    text: str, encode: Callable[[str], list[str]], max_len: int, separator: str = ""
+) -> list[Segment]:
+    """Split a text recursively, near its middle, into segments of at most `max_len` tokens.
+
+    Splits after a punctuation mark in the middle half, else at a space, else within a word. A blank
+    text has no segments.
+    """
+    pieces = encode(text) if text.strip() else []
+    if not pieces:
+        return []
+    if len(pieces) <= max_len or len(text) == 1:
+        return [Segment(pieces, masked=Masked(text), separator=separator)]
+    middle = len(text) / 2
+    for pattern, max_distance in ((_SENTENCE_END, len(text) / 4), (_SPACE, middle)):
+        spans = [match.span() for match in pattern.finditer(text, 1, len(text) - 1)]
+        start, end = min(spans, key=lambda span: abs(span[0] - middle), default=(0, 0))
+        if start and abs(start - middle) <= max_distance:
+            break
+    else:
+        start = end = int(middle)
+    gap = " " if end > start else ""
+    first = split_text(text[:start], encode, max_len, separator)
+    return first + split_text(text[end:], encode, max_len, gap)
