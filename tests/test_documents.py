@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from seq2seq.cli import main
 from seq2seq.decoding.translator import Translator
-from seq2seq.documents.blocks import WORDS, Block, Links
+from seq2seq.documents.blocks import Block, Links
 from seq2seq.documents.formats import SUFFIXES, read_document
 from seq2seq.documents.markup import html_tokens
 from seq2seq.errors import UserError
+from seq2seq.text.words import TOKENS
 
 TAG = re.compile(r"<[^>]*>")
 HTML = """<!DOCTYPE html>
@@ -115,7 +116,7 @@ def shuffled(seed: int) -> Callable[[Block], tuple[str, Links]]:
     def translate(block: Block) -> tuple[str, Links]:
         words = [rng.choice(["x", "<y>", "&", "zz, z", "."]) for _ in range(rng.randint(0, 9))]
         text = " ".join(words)
-        size, own = len(WORDS.findall(text)), len(WORDS.findall(block.text))
+        size, own = len(TOKENS.findall(text)), len(TOKENS.findall(block.text))
         count = rng.randint(0, 12) if size and own else 0
         return text, [(rng.randrange(own), rng.randrange(size)) for _ in range(count)]
 
@@ -129,7 +130,7 @@ def test_html_keeps_everything_but_the_text() -> None:
     result = translated(HTML, "html", upper)
     assert "<title>A &amp; B</title>" in result
     assert "<p>CLICK <b>THE <i>RED</i> BUTTON</b>, THEN <kbd>F1</kbd>.</p>" in result
-    assert "<li>ONE<li>TWO&nbsp;WORDS</ul>" in result
+    assert "<li>ONE<li>TWO&nbsp;TOKENS</ul>" in result
     assert '<p translate="no">keep <b>it</b></p>' in result
     assert (
         'A <span class="big notranslate">name</span> AND <img src="a.png" alt=\'x > y\'>A' in result
@@ -154,6 +155,11 @@ def test_markup_follows_its_words() -> None:
         "rot <i>das</i> <b>rot rot</b>"
     )
     assert block.place("", []) == "<b></b><i></i>"
+
+
+def test_each_character_is_a_word_in_scripts_without_spaces() -> None:
+    [block] = read_document("<p>红<b>色</b>的 house</p>", "html").blocks
+    assert block.place("a 色 b", [(0, 0), (1, 1), (2, 2)]) == "a <b>色</b> b"
 
 
 def test_empty_elements_keep_their_spaces() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from unicodedata import category
 
 from seq2seq.data.lines import read_file
-from seq2seq.data.words import UNSPACED
 from seq2seq.errors import UserError
+from seq2seq.text.words import UNSPACED
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from seq2seq.decoding.segments import (
 )
 from seq2seq.decoding.spans import SPANS, restore_spans
 from seq2seq.decoding.terms import Glossary
-from seq2seq.documents.blocks import WORDS
 from seq2seq.documents.formats import read_document
 from seq2seq.errors import UserError, did_you_mean
 from seq2seq.machine.devices import default_device
@@ -37,6 +36,7 @@ from seq2seq.model.saved import (
     require_undamaged,
 )
 from seq2seq.text.protect import compile_patterns
+from seq2seq.text.words import TOKENS
 
 if TYPE_CHECKING:
     from seq2seq.model.transformer import Transformer
@@ -184,7 +184,7 @@ class Translator:
                 alignment=has_markup,
                 paragraphs=True,
                 glossary=glossary,
-                words=WORDS,
+                words=TOKENS,
             )
             requests = [
                 Request(block.text, number)

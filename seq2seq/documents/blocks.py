@@ -6,13 +6,12 @@ translation that are aligned to its words in the source (cf. Zenkel et al. 2021)
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-WORDS = re.compile(r"\w+|[^\w\s]")
-"""Words of the alignments: punctuation is not part of an element before it."""
+from seq2seq.text.words import TOKENS
+
 Links = Sequence[tuple[int, int]]
 """Pairs of a source word and the target word that is aligned to it."""
 
@@ -80,10 +79,10 @@ class Block:
 
     def unchanged(self) -> tuple[str, Links]:
         """Return the text and its alignment with itself."""
-        return self.text, [(i, i) for i in range(len(WORDS.findall(self.text)))]
+        return self.text, [(i, i) for i in range(len(TOKENS.findall(self.text)))]
 
     def place(self, translation: str, links: Links) -> str:
-        """Return the translation with the markup of the block. links: by WORDS."""
+        """Return the translation with the markup of the block. links: by `TOKENS`."""
         text, bare = self.text, self.text.strip()
         start = text.find(bare)
         content = _Placement(self, translation.strip(), links).result
@@ -135,8 +134,8 @@ class _Placement:
 
     def __init__(self, block: Block, translation: str, links: Links) -> None:
         self.block, self.text, self.links = block, translation, links
-        self.source_words = list(WORDS.finditer(block.text))
-        self.words = list(WORDS.finditer(translation))
+        self.source_words = list(TOKENS.finditer(block.text))
+        self.words = list(TOKENS.finditer(translation))
         self.linked = {j for _, j in links}
         head, tail = translation, ""
         if self.words:

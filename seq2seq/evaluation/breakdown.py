@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.data.words import words
 from seq2seq.evaluation.metrics import VALIDATION_METRICS, make_metric, score
 from seq2seq.evaluation.systems import System, TestSet
+from seq2seq.text.words import words
 
 LENGTHS = (1, 6, 11, 21, 41)
 """Lower bound of each length group, in words of the reference."""

@@ -12,6 +12,9 @@ UNSPACED = re.compile(f"[{_RANGES}]")
 """Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 _WORDS = re.compile(rf"(?:[{_RANGES}]|[^\s{_RANGES}]+)\s*")
 
+TOKENS = re.compile(rf"[{_RANGES}]|[^\W{_RANGES}]+|[^\w\s]")
+"""Words and punctuation marks."""
+
 
 def words(text: str) -> list[str]:
     """Split a text into words, including the white space after each word.
