@@ -130,7 +130,7 @@ def test_html_keeps_everything_but_the_text() -> None:
     result = translated(HTML, "html", upper)
     assert "<title>A &amp; B</title>" in result
     assert "<p>CLICK <b>THE <i>RED</i> BUTTON</b>, THEN <kbd>F1</kbd>.</p>" in result
-    assert "<li>ONE<li>TWO&nbsp;TOKENS</ul>" in result
+    assert "<li>ONE<li>TWO&nbsp;WORDS</ul>" in result
     assert '<p translate="no">keep <b>it</b></p>' in result
     assert (
         'A <span class="big notranslate">name</span> AND <img src="a.png" alt=\'x > y\'>A' in result
