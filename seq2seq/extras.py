@@ -12,10 +12,14 @@ OLDEST = {
     "babel": "2.12",
     "ctranslate2": "4.8",
     "markdown-it-py": "3.0",
+    "prometheus-client": "0.20",
+    "python-multipart": "0.0.20",
     "srt": "3.5",
+    "starlette": "0.46",
     "tensorboard": "2.14",
     "transformers": "5.0",
     "translate-toolkit": "3.14",
+    "uvicorn": "0.34",
     "vl-convert-python": "1.7",
 }
 """Oldest supported versions."""

@@ -190,6 +190,16 @@ def make_parser() -> argparse.ArgumentParser:
     add("-o", "--output", type=path, metavar="FILE", help="page to write (report.html)")
     add("--quick", action="store_true", help="leave out samples")
 
+    add = command("serve", "answer translation requests over HTTP, as LibreTranslate").add_argument
+    add("runs", type=path, nargs="+", metavar="RUN", help="runs, models or exported models")
+    add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    add("--port", type=int, default=5000, metavar="N", help="port (5000)")
+    add("--pivot", metavar="LANGUAGE", help="translate other pairs through this language")
+    add("--keys", type=path, metavar="FILE", help="API keys, one per line (no keys)")
+    add("--rate", type=count, default=0, metavar="N", help="requests per minute and key (no limit)")
+    add("--max-characters", type=count, default=100_000, metavar="N", help="of a text (100000)")
+    add("--cache", type=count, default=0, metavar="N", help="keep the last N translations (none)")
+
     command("doctor", "check the installation with a short self-test")
     return parser
 

@@ -369,6 +369,26 @@ def report(options: argparse.Namespace) -> None:
     processes.exit()
 
 
+def serve(options: argparse.Namespace) -> None:
+    """Answer translation requests over HTTP."""
+    from seq2seq.extras import require_extra
+
+    for package in ("starlette", "uvicorn", "prometheus-client", "python-multipart"):
+        require_extra(package, "seq2seq serve (the extra serve)")
+    from seq2seq.serve.app import Server
+    from seq2seq.serve.limits import Keys, Limits
+    from seq2seq.serve.metrics import Metrics
+    from seq2seq.serve.models import Models
+    from seq2seq.serve.server import serve
+
+    keys = Keys.load(options.keys, options.rate)
+    limits = Limits(max_characters=options.max_characters)
+    metrics = Metrics()
+    models = Models(options.runs, pivot=options.pivot, on_batch=metrics.batches.observe)
+    server = Server(models, limits, keys, metrics, cache=options.cache)
+    serve(server, options.host, options.port)
+
+
 def doctor(options: argparse.Namespace) -> None:
     """Check the installation with a short self-test."""
     from seq2seq.doctor import examine

@@ -7,19 +7,9 @@ from pathlib import Path
 
 from seq2seq.decoding.terms import Glossary
 from seq2seq.decoding.translator import Translator
-from seq2seq.documents.formats import decode_document
+from seq2seq.documents.formats import decode_document, encode_document
 from seq2seq.errors import UserError, named_output
 from seq2seq.files import atomic_file
-
-
-def translate_bytes(
-    translator: Translator, content: bytes, form: str, glossary: Glossary | None = None
-) -> bytes:
-    """Return a translated document in the encoding that it declares."""
-    text, encoding = decode_document(content)
-    translated = translator.translate_document(text, format=form, glossary=glossary)
-    # XML and HTML can refer to characters that the encoding lacks.
-    return translated.encode(encoding, "xmlcharrefreplace" if "ml" in form else "strict")
 
 
 def translate_file(
@@ -31,7 +21,9 @@ def translate_file(
 ) -> None:
     """Translate a document. output: standard output if None."""
     try:
-        content = translate_bytes(translator, path.read_bytes(), form, glossary)
+        text, encoding = decode_document(path.read_bytes())
+        translated = translator.translate_document(text, format=form, glossary=glossary)
+        content = encode_document(translated, encoding, form)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     if output is None:

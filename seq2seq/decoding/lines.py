@@ -126,8 +126,14 @@ def json_line(translation: Translation, *, nbest: bool) -> str:
     dropped = RESULT_FIELDS if translation.nbest or translation.error else SCORING_FIELDS
     kept = {key: value for key, value in request.fields.items() if key not in dropped}
     fields: dict[str, Any] = {"text": request.text, **kept}
+    return write_object(fields | json_fields(translation, nbest=nbest))
+
+
+def json_fields(translation: Translation, *, nbest: bool) -> dict[str, Any]:
+    """Return a translation as JSON fields."""
     if translation.error:
-        return write_object(fields | {"error": translation.error})
+        return {"error": translation.error}
+    fields: dict[str, Any] = {}
     if translation.nbest:
         best = _fields(translation.nbest[0])
         fields |= {"translation": best.pop("text"), **best}
@@ -141,7 +147,7 @@ def json_line(translation: Translation, *, nbest: bool) -> str:
         fields |= {"spans": translation.spans, "spans_repaired": translation.spans_repaired}
     if translation.repeats:
         fields["warnings"] = ["repetition"]
-    return write_object(fields)
+    return fields
 
 
 def _fields(candidate: Hypothesis) -> dict[str, Any]:

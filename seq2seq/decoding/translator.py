@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from seq2seq.config import Config, DecodingConfig, from_tree, require_effects
 from seq2seq.decoding.alignment import align, piece_words
+from seq2seq.decoding.documents import document_requests, write_document
 from seq2seq.decoding.engine import Engine, Progress
 from seq2seq.decoding.engines import Engines, decoding_precision
 from seq2seq.decoding.segmenter import Segmenter
@@ -22,7 +23,7 @@ from seq2seq.decoding.segments import (
     Translation,
     make_requests,
 )
-from seq2seq.decoding.spans import SPANS, restore_spans
+from seq2seq.decoding.spans import restore_spans
 from seq2seq.decoding.terms import Glossary
 from seq2seq.documents.formats import read_document
 from seq2seq.errors import UserError, did_you_mean
@@ -36,7 +37,6 @@ from seq2seq.model.saved import (
     require_undamaged,
 )
 from seq2seq.text.protect import compile_patterns
-from seq2seq.text.words import TOKENS
 
 if TYPE_CHECKING:
     from seq2seq.model.transformer import Transformer
@@ -176,33 +176,9 @@ class Translator:
         translated stays as it is, with a warning. Raises UserError for an invalid document.
         """
         document = read_document(text, format)
+        requests, options = document_requests(document, glossary)
         changed = changed_decoding(self.decoding, decoding)
-        results: dict[int, Translation] = {}
-        for has_markup in (False, True):  # alignment takes time
-            options = Options(
-                scores=False,
-                alignment=has_markup,
-                paragraphs=True,
-                glossary=glossary,
-                words=TOKENS,
-            )
-            requests = [
-                Request(block.text, number)
-                for number, block in enumerate(document.blocks)
-                if bool(block.elements) == has_markup
-            ]
-            for translation in self.process(requests, options, changed):
-                results[translation.request.number] = translation
-        ordered = [results[number] for number in range(len(document.blocks))]
-        log_errors(ordered)
-        if count := sum(translation.spans for translation in ordered):
-            logger.info(SPANS, count, sum(translation.spans_repaired for translation in ordered))
-        return document.translated(
-            [
-                block.unchanged() if result.error else (result.text, result.alignment)
-                for block, result in zip(document.blocks, ordered, strict=True)
-            ]
-        )
+        return write_document(document, self.process(requests, options, changed))
 
     def process(
         self,

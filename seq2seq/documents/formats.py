@@ -225,3 +225,11 @@ def decode_document(content: bytes) -> tuple[str, str]:
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise UserError(f"line {line}: not {encoding}: {error.reason}") from None
+
+
+def encode_document(text: str, encoding: str, name: str) -> bytes:
+    """Return a document of a format in its encoding.
+
+    XML and HTML can refer to characters that the encoding lacks.
+    """
+    return text.encode(encoding, "xmlcharrefreplace" if "ml" in name else "strict")

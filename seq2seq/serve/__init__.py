@@ -1,0 +1,1 @@
+"""A translation server that clients of LibreTranslate and DeepL can use."""

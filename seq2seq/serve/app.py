@@ -1,0 +1,333 @@
+"""The HTTP interface: LibreTranslate's and DeepL's requests, documents, metrics and a page."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import PurePath
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.schemas import SchemaGenerator
+
+from seq2seq.decoding.lines import json_fields
+from seq2seq.documents.formats import SUFFIXES, decode_document, encode_document
+from seq2seq.errors import UserError
+from seq2seq.serve.limits import BodyLimit, Keys, Limits
+from seq2seq.serve.metrics import Metrics
+from seq2seq.serve.models import Models
+from seq2seq.serve.requests import (
+    Endpoints,
+    Fields,
+    is_text,
+    number,
+    on_error,
+    on_http_error,
+    on_user_error,
+)
+from seq2seq.serve.translation import Translations
+
+DETECTED = 1_000
+"""Number of characters from which a language is detected."""
+MAX_FILES = 20
+"""Number of translated files that wait for their download."""
+
+
+class Server:
+    """Answers requests with the translations of some models."""
+
+    def __init__(
+        self, models: Models, limits: Limits, keys: Keys, metrics: Metrics, *, cache: int = 0
+    ) -> None:
+        """cache: number of lines whose last translations are kept."""
+        self.models, self.limits, self.keys, self.metrics = models, limits, keys, metrics
+        self.translations = Translations(models, limits, metrics, cache)
+        self.files: OrderedDict[str, bytes] = OrderedDict()
+        metrics.watch(lambda: models.num_waiting)
+
+    def app(self) -> Starlette:
+        """Return the ASGI application."""
+        endpoint = Endpoints(self.keys, self.metrics, self.limits.max_seconds)
+        answers = {
+            "/translate": self.translate,
+            "/translate_file": self.translate_file,
+            "/detect": self.detect,
+            "/v2/translate": self.deepl,
+        }
+        routes = [
+            *(Route(path, endpoint(answer), methods=["POST"]) for path, answer in answers.items()),
+            Route("/", self.page),
+            Route("/download_file/{name}", self.download, include_in_schema=False),
+            Route("/languages", self.languages),
+            Route("/frontend/settings", self.settings),
+            Route("/health", self.health),
+            Route("/metrics", self.show_metrics),
+            Route("/spec", self.spec, include_in_schema=False),
+        ]
+        every = ["*"]
+        return Starlette(
+            routes=routes,
+            middleware=[
+                Middleware(
+                    CORSMiddleware, allow_origins=every, allow_methods=every, allow_headers=every
+                ),
+                Middleware(BodyLimit, max_bytes=self.limits.max_bytes),
+            ],
+            exception_handlers={
+                HTTPException: on_http_error,
+                UserError: on_user_error,
+                Exception: on_error,
+            },
+        )
+
+    async def translate(self, request: Request, fields: Fields) -> Response:
+        """
+        summary: Translate text
+        description: >
+          LibreTranslate's request. `options` has what is specific to this server: nbest, alignment,
+          tokens, paragraphs, prefix, glossary (pairs of source and target term) and beam. With it,
+          each text is one line, and the answer has `details`, a list with an object for each text.
+        requestBody:
+          content:
+            application/json:
+              schema:
+                type: object
+                required: [q, source, target]
+                properties:
+                  q: {oneOf: [{type: string}, {type: array, items: {type: string}}]}
+                  source: {type: string, description: language code or auto}
+                  target: {type: string}
+                  format: {type: string, enum: [text, html]}
+                  alternatives: {type: integer}
+                  api_key: {type: string}
+                  options: {type: object}
+        responses:
+          200: {description: translatedText is a string or a list, as q}
+          400: {description: the request is invalid}
+          403: {description: the API key is invalid}
+          429: {description: too many requests}
+        """
+        q, form = fields.get("q"), fields.get("format") or "text"
+        if form not in ("text", "html"):
+            raise HTTPException(400, f"{form} format is not supported")
+        texts = self.checked(q, "q")
+        pair, detected = self.languages_of(fields, texts)
+        limit = self.limits.max_alternatives
+        count = number(fields.get("alternatives") or 0, "alternatives", limit)
+        answer: dict[str, Any] = {"detectedLanguage": detected} if detected else {}
+        if "options" in fields:
+            results = await self.translations.with_options(texts, pair, fields["options"])
+            translated = [[result.text] for result in results]
+            answer["details"] = [json_fields(result, nbest=True) for result in results]
+        elif form == "html":
+            translated = [[x] for x in await self.documents(texts, "html", pair)]
+        else:
+            translated = await self.translations.texts(texts, pair, count + 1)
+        best, others = [x[0] for x in translated], [x[1:] for x in translated]
+        answer["translatedText"] = best if isinstance(q, list) else best[0]
+        if count:
+            answer["alternatives"] = others if isinstance(q, list) else others[0]
+        return JSONResponse(answer)
+
+    async def documents(self, texts: list[str], form: str, pair: tuple[str, str]) -> list[str]:
+        """Translate documents at once."""
+        return await asyncio.gather(
+            *(self.translations.document(text, form, pair) for text in texts)
+        )
+
+    async def translate_file(self, request: Request, fields: Fields) -> Response:
+        """
+        summary: Translate a document
+        requestBody:
+          content:
+            multipart/form-data:
+              schema:
+                type: object
+                required: [file, source, target]
+                properties:
+                  file: {type: string, format: binary}
+                  source: {type: string}
+                  target: {type: string}
+                  api_key: {type: string}
+        responses:
+          200: {description: translatedFileUrl is the address of the translation}
+          400: {description: the request or the document is invalid}
+        """
+        upload = fields.get("file")
+        if not isinstance(upload, UploadFile) or not upload.filename:
+            raise HTTPException(400, "Invalid request: missing file parameter")
+        suffix = PurePath(upload.filename).suffix.lower()
+        if suffix not in (*SUFFIXES, ".txt"):
+            raise HTTPException(400, f"Invalid request: file format {suffix} is not supported")
+        text, encoding = decode_document(await upload.read())
+        pair, _ = self.languages_of(fields, [text])
+        if form := SUFFIXES.get(suffix):
+            translated = await self.translations.document(text, form, pair)
+            content = encode_document(translated, encoding, form)
+        else:
+            [[translated]] = await self.translations.texts([text], pair)
+            content = translated.encode()
+        name = f"{secrets.token_urlsafe(16)}{suffix}"
+        self.files[name] = content
+        while len(self.files) > MAX_FILES:
+            self.files.popitem(last=False)
+        return JSONResponse({"translatedFileUrl": f"{request.base_url}download_file/{name}"})
+
+    async def download(self, request: Request) -> Response:
+        """Send a translated file."""
+        name = request.path_params["name"]
+        if name not in self.files:
+            raise HTTPException(404, "File not found")
+        headers = {"Content-Disposition": f'attachment; filename="translation{name[22:]}"'}
+        return Response(self.files[name], media_type="application/octet-stream", headers=headers)
+
+    async def detect(self, request: Request, fields: Fields) -> Response:
+        """
+        summary: Detect the language of a text, among the source languages of the models
+        requestBody:
+          content:
+            application/json:
+              schema:
+                {type: object, required: [q], properties: {q: {type: string}}}
+        responses:
+          200: {description: a list with confidence (0 to 100) and language}
+        """
+        return JSONResponse(self.models.detect(" ".join(self.checked(fields.get("q"), "q"))))
+
+    async def deepl(self, request: Request, fields: Fields) -> Response:
+        """
+        summary: Translate text, DeepL's request
+        requestBody:
+          content:
+            application/json:
+              schema:
+                type: object
+                required: [text, target_lang]
+                properties:
+                  text: {type: array, items: {type: string}}
+                  source_lang: {type: string}
+                  target_lang: {type: string}
+        responses:
+          200: {description: translations is a list of detected_source_language and text}
+        """
+        texts = self.checked(fields.get("text"), "text")
+        target = str(fields.get("target_lang") or "").split("-")[0]
+        languages = {"source": fields.get("source_lang") or "auto", "target": target}
+        pair, _ = self.languages_of(languages, texts)
+        if (form := fields.get("tag_handling")) in ("html", "xml"):
+            translated = await self.documents(texts, str(form), pair)
+        else:
+            translated = [x[0] for x in await self.translations.texts(texts, pair)]
+        source = pair[0].upper()
+        answers = [
+            {"detected_source_language": source, "text": text, "billed_characters": len(given)}
+            for given, text in zip(texts, translated, strict=True)
+        ]
+        return JSONResponse({"translations": answers})
+
+    async def languages(self, request: Request) -> Response:
+        """
+        summary: Languages of the models
+        responses:
+          200: {description: a list with code, name and targets}
+        """
+        return JSONResponse(self.models.languages())
+
+    async def settings(self, request: Request) -> Response:
+        """
+        summary: Settings for clients
+        responses:
+          200: {description: limits and default languages}
+        """
+        first, names = self.models.languages()[0], self.models.languages()
+        target = first["targets"][0]
+        known = {language["code"]: language["name"] for language in names}
+        return JSONResponse(
+            {
+                "apiKeys": bool(self.keys.keys),
+                "keyRequired": bool(self.keys.keys),
+                "charLimit": self.limits.max_characters,
+                "frontendTimeout": 300,
+                "language": {
+                    "source": {"code": first["code"], "name": first["name"]},
+                    "target": {"code": target, "name": known.get(target, target)},
+                },
+                "suggestions": False,
+                "supportedFilesFormat": [*SUFFIXES, ".txt"],
+            }
+        )
+
+    async def health(self, request: Request) -> Response:
+        """
+        summary: Whether the server is ready
+        responses:
+          200: {description: it is}
+        """
+        return JSONResponse({"status": "ok"})
+
+    async def show_metrics(self, request: Request) -> Response:
+        """
+        summary: Metrics in Prometheus' text format
+        responses:
+          200: {description: numbers of requests, lines and batches, without texts and addresses}
+        """
+        return PlainTextResponse(self.metrics.text())
+
+    async def spec(self, request: Request) -> Response:
+        """Send the OpenAPI description of all endpoints."""
+        base = {
+            "openapi": "3.0.3",
+            "info": {"title": "seq2seq serve", "version": version("seq2seq")},
+        }
+        return JSONResponse(SchemaGenerator(base).get_schema(request.app.routes))
+
+    async def page(self, request: Request) -> Response:
+        """
+        summary: A page to translate with
+        responses:
+          200: {description: HTML}
+        """
+        return HTMLResponse(files("seq2seq.serve").joinpath("page.html").read_text("utf-8"))
+
+    def checked(self, value: Any, name: str) -> list[str]:
+        """Return a text, or a list of texts, within the limits; else raises an error 400."""
+        texts = value if isinstance(value, list) else [value]
+        if not all(map(is_text, texts)) or not any(texts):
+            raise HTTPException(400, f"Invalid request: missing {name} parameter")
+        for size, kind, limit in (
+            (len(texts), "batch", self.limits.max_elements),
+            (max(map(len, texts)), "text", self.limits.max_characters),
+        ):
+            if size > limit:
+                raise HTTPException(
+                    400, f"Invalid request: request ({size}) exceeds {kind} limit ({limit})"
+                )
+        return texts
+
+    def languages_of(
+        self, fields: Fields, texts: list[str]
+    ) -> tuple[tuple[str, str], dict[str, Any] | None]:
+        """Return source and target language, and the detected source if it was not given."""
+        given = []
+        for name in ("source", "target"):
+            if not is_text(fields.get(name)) or not fields[name]:
+                raise HTTPException(400, f"Invalid request: missing {name} parameter")
+            given.append(str(fields[name]).lower())
+        (source, target), detected = given, None
+        if source == "auto":
+            [detected] = self.models.detect(" ".join(texts)[:DETECTED])
+            source = detected["language"]
+        for code, known in ((source, self.models.sources), (target, self.models.targets(source))):
+            if code not in known:
+                raise HTTPException(400, f"{code} is not supported")
+        return (source, target), detected

@@ -1,0 +1,41 @@
+"""Run a server until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+
+import uvicorn
+
+from seq2seq.errors import UserError
+from seq2seq.serve.app import Server
+
+GRACE = 30
+"""Seconds for running requests after a signal to stop."""
+
+logger = logging.getLogger(__name__)
+
+
+def serve(server: Server, host: str, port: int) -> None:
+    """Answer requests until SIGTERM or SIGINT; then finish running requests and return."""
+    config = uvicorn.Config(
+        server.app(),
+        host=host,
+        port=port,
+        log_level="error",
+        access_log=False,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=GRACE,
+        server_header=False,
+    )
+    try:
+        socket = config.bind_socket()
+    except SystemExit:
+        raise UserError(f"cannot listen on {host}, port {port}: name another with --port") from None
+    pairs = ", ".join(f"{source} to {target}" for source, target in server.models.collectors)
+    logger.info("serving %s on http://%s:%d", pairs, host, socket.getsockname()[1])
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # uvicorn raises the signal again at its end
+    asyncio.run(uvicorn.Server(config).serve([socket]))
+    server.models.close()

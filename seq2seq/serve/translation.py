@@ -1,0 +1,116 @@
+"""Translation of texts and documents for requests, within the limits of a server."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from seq2seq.decoding.documents import document_requests, write_document
+from seq2seq.decoding.segments import Options, Translation
+from seq2seq.decoding.terms import Glossary, Term
+from seq2seq.documents.formats import read_document
+from seq2seq.serve.limits import Limits
+from seq2seq.serve.metrics import Metrics
+from seq2seq.serve.models import Models
+from seq2seq.serve.requests import is_text, number
+
+OWN_OPTIONS = "alignment", "beam", "glossary", "nbest", "paragraphs", "prefix", "tokens"
+
+
+class Translations:
+    """Translates with the models of a server, and keeps the last translations."""
+
+    def __init__(self, models: Models, limits: Limits, metrics: Metrics, cache: int = 0) -> None:
+        """cache: number of lines whose last translations are kept."""
+        self.models, self.limits, self.metrics = models, limits, metrics
+        self._cache: OrderedDict[Any, Translation] = OrderedDict()
+        self._cache_size = cache
+
+    async def lines(
+        self,
+        texts: Sequence[str],
+        pair: tuple[str, str],
+        options: Options,
+        prefix: str = "",
+        decoding: dict[str, int] | None = None,
+    ) -> list[Translation]:
+        """Translate lines, except those in the cache."""
+        self._count(len(texts), sum(map(len, texts)))
+        decoding = decoding or {}
+
+        def key(text: str) -> Any:
+            return text, pair, options, prefix, tuple(decoding.items())
+
+        missing = [text for text in dict.fromkeys(texts) if key(text) not in self._cache]
+        new = await self.models.translate(missing, *pair, options, prefix=prefix, decoding=decoding)
+        if error := next((result.error for result in new if result.error), None):
+            raise HTTPException(400, f"Cannot translate text: {error}")
+        self.metrics.tokens.inc(sum(len(x.nbest[0].pieces) for x in new if x.nbest))
+        found = {key(text): result for text, result in zip(missing, new, strict=True)}
+        results = [found.get(key(text)) or self._cache[key(text)] for text in texts]
+        self._cache |= found
+        while len(self._cache) > self._cache_size:
+            self._cache.popitem(last=False)
+        return results
+
+    async def texts(
+        self, texts: Sequence[str], pair: tuple[str, str], nbest: int = 1
+    ) -> list[list[str]]:
+        """Return the N best translations of each text, which may have several lines."""
+        parts = [text.split("\n") for text in texts]
+        options = Options(nbest=nbest, scores=False, paragraphs=True)
+        beam = {"beam": max(nbest, 5)} if nbest > 1 else {}
+        lines = [line for part in parts for line in part]
+        results = iter(await self.lines(lines, pair, options, decoding=beam))
+        translated = []
+        for part in parts:
+            found = [next(results).nbest for _ in part]
+            ranks = range(max(map(len, found)))
+            texts_ = ["\n".join(x[min(k, len(x) - 1)].text for x in found) for k in ranks]
+            translated.append(list(dict.fromkeys(texts_)))
+        return translated
+
+    async def with_options(
+        self, texts: Sequence[str], pair: tuple[str, str], given: Any
+    ) -> list[Translation]:
+        """Translate lines with the options of this server."""
+        if not isinstance(given, dict) or given.keys() - set(OWN_OPTIONS):
+            names = ", ".join(OWN_OPTIONS)
+            raise HTTPException(400, f"Invalid request: options must be an object of {names}")
+        terms, prefix = given.get("glossary") or [], given.get("prefix") or ""
+        are_pairs = isinstance(terms, list) and all(
+            isinstance(term, list) and len(term) == 2 and all(map(is_text, term)) for term in terms
+        )
+        if not are_pairs or not is_text(prefix):
+            raise HTTPException(
+                400, "Invalid request: glossary needs [source, target] pairs, prefix a string"
+            )
+        nbest = max(1, number(given.get("nbest", 1), "nbest", self.limits.max_alternatives + 1))
+        options = Options(
+            nbest=nbest,
+            tokens=bool(given.get("tokens")),
+            alignment=bool(given.get("alignment")),
+            paragraphs=bool(given.get("paragraphs")),
+            glossary=Glossary([Term(b, a) for a, b in terms]) if terms else None,
+        )
+        beam = max(nbest, number(given.get("beam", 5), "beam", 100))
+        return await self.lines(texts, pair, options, prefix, {"beam": beam})
+
+    async def document(self, text: str, form: str, pair: tuple[str, str]) -> str:
+        """Return a translated document. Its blocks share the batches of other requests."""
+        for collector in self.models.route(*pair):
+            document = read_document(text, form)
+            self._count(len(document.blocks), len(text))
+            found = await collector.translate(*document_requests(document))
+            text = write_document(document, found)
+        return text
+
+    def _count(self, lines: int, characters: int) -> None:
+        """Count lines; raises an error 429 if too many are waiting."""
+        if self.models.num_waiting + lines > self.limits.max_waiting:
+            raise HTTPException(429, "Slowdown: too many requests are waiting")
+        self.metrics.lines.inc(lines)
+        self.metrics.characters.inc(characters)

@@ -1,0 +1,417 @@
+"""The translation server: interfaces of LibreTranslate and DeepL, batches, limits and faults."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.request import Request as HTTPRequest
+from urllib.request import urlopen
+
+import deepl
+import pytest
+from commands import ENVIRONMENT
+from libretranslatepy import LibreTranslateAPI
+from starlette.testclient import TestClient
+
+from seq2seq.config import DecodingConfig
+from seq2seq.decoding.segments import Options, Request, Translation
+from seq2seq.decoding.translator import Translator
+from seq2seq.errors import UserError
+from seq2seq.serve.app import Server
+from seq2seq.serve.collector import BATCH_LINES, Collector
+from seq2seq.serve.limits import Keys, Limits
+from seq2seq.serve.metrics import Metrics
+from seq2seq.serve.models import Models
+
+LINES = [f"the dog number {i}" for i in range(12)]
+PAIR = {"source": "en", "target": "de"}
+
+
+@pytest.fixture(scope="module")
+def models(run: Path) -> Models:
+    return Models([run])
+
+
+@pytest.fixture(scope="module")
+def translator(models: Models) -> Translator:
+    [collector] = models.collectors.values()
+    return collector.translator
+
+
+def client(models: Models, *, keys: Sequence[str] = (), rate: int = 0, **limits: Any) -> TestClient:
+    """Return a client of a server in this process."""
+    cache = limits.pop("cache", 0)
+    server = Server(models, Limits(**limits), Keys(keys, rate), Metrics(), cache=cache)
+    return TestClient(server.app(), raise_server_exceptions=False)
+
+
+def translate(http: TestClient, q: Any, **fields: Any) -> Any:
+    response = http.post("/translate", json={"q": q, **PAIR, **fields})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_texts_are_translated_as_by_the_translator(models: Models, translator: Translator) -> None:
+    http, expected = client(models), translator.translate(LINES)
+    assert translate(http, LINES[0]) == {"translatedText": expected[0]}
+    assert translate(http, LINES) == {"translatedText": expected}
+    assert translate(http, f"{LINES[0]}\n\n{LINES[1]}")["translatedText"] == (
+        f"{expected[0]}\n\n{expected[1]}"
+    )
+    form = http.post("/translate", data={"q": LINES[2], "source": "EN", "target": "DE"})
+    assert form.json() == {"translatedText": expected[2]}
+    detected = translate(http, LINES[0], source="auto")
+    assert detected["detectedLanguage"]["language"] == "en"
+
+
+def test_alternatives_and_own_options(models: Models, translator: Translator) -> None:
+    http = client(models)
+    [found] = translator.translations([LINES[0]], nbest=3, alignment=True, tokens=True, beam=5)
+    answer = translate(http, LINES[0], alternatives=2)
+    assert [answer["translatedText"], *answer["alternatives"]] == [x.text for x in found.nbest]
+    both = translate(http, LINES[:2], alternatives=1)
+    assert [len(x) for x in both["alternatives"]] == [1, 1]
+    options = {"nbest": 3, "alignment": True, "tokens": True, "prefix": ""}
+    [details] = translate(http, [LINES[0]], options=options)["details"]
+    assert [x["text"] for x in details["nbest"]] == [x.text for x in found.nbest]
+    assert details["score"] == pytest.approx(found.score)
+    assert [tuple(link) for link in details["alignment"]] == list(found.alignment)
+    assert len(details["tokens"]) == len(found.nbest[0].pieces) + 1
+    answer = translate(http, LINES[0], options={"glossary": [["dog", "Katze"]], "prefix": "der"})
+    assert answer["translatedText"].startswith("der") and "Katze" in answer["translatedText"]
+
+
+def test_html_and_files(models: Models) -> None:
+    http = client(models)
+    page = "<p>the <b>dog</b></p><script>x</script>"
+    [answer] = translate(http, [page], format="html")["translatedText"]
+    assert answer.endswith("<script>x</script>") and answer.count("<b>") == 1
+    for name, content in (("a.html", page.encode()), ("a.txt", "the dog\nä".encode())):
+        answer = http.post("/translate_file", files={"file": (name, content)}, data=PAIR)
+        url = answer.json()["translatedFileUrl"]
+        done = http.get(url)
+        assert done.status_code == 200 and done.content
+        assert name[1:] in done.headers["content-disposition"]
+    assert http.get("/download_file/../../etc/passwd").status_code == 404
+
+
+def test_the_other_endpoints(models: Models) -> None:
+    http = client(models, keys=["secret"])
+    assert http.get("/languages").json() == [{"code": "en", "name": "English", "targets": ["de"]}]
+    assert http.get("/health").json() == {"status": "ok"}
+    settings = http.get("/frontend/settings").json()
+    assert settings["keyRequired"] and settings["language"]["target"]["code"] == "de"
+    [found] = http.post("/detect", json={"q": "the dog", "api_key": "secret"}).json()
+    assert found["language"] == "en" and 0 <= found["confidence"] <= 100
+    assert "<html" in http.get("/").text
+    spec = http.get("/spec").json()
+    assert spec["openapi"] == "3.0.3"
+    assert {"/translate", "/detect", "/translate_file", "/v2/translate"} <= spec["paths"].keys()
+    for path, methods in spec["paths"].items():
+        for method, described in methods.items():
+            assert described["summary"] and described["responses"], (path, method)
+    metrics = http.get("/metrics").text
+    assert 'seq2seq_requests_total{path="/detect",status="200"} 1.0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "missing q parameter"),
+        ({"q": "", **PAIR}, "missing q parameter"),
+        ({"q": [1], **PAIR}, "missing q parameter"),
+        ({"q": {"a": 1}, **PAIR}, "missing q parameter"),
+        ({"q": "a", "target": "de"}, "missing source parameter"),
+        ({"q": "a", "source": "en"}, "missing target parameter"),
+        ({"q": "a", "source": "xx", "target": "de"}, "xx is not supported"),
+        ({"q": "a", "source": "en", "target": "en"}, "en is not supported"),
+        ({"q": "a", "format": "docx", **PAIR}, "docx format is not supported"),
+        ({"q": "a" * 101, **PAIR}, "request (101) exceeds text limit (100)"),
+        ({"q": ["a"] * 21, **PAIR}, "request (21) exceeds batch limit (20)"),
+        ({"q": "a", "alternatives": 99, **PAIR}, "(99) exceeds alternatives limit"),
+        ({"q": "a", "alternatives": "x", **PAIR}, "alternatives must be a whole number"),
+        ({"q": "a", "options": {"beams": 3}, **PAIR}, "options must be an object of"),
+        ({"q": "a", "options": {"glossary": [1]}, **PAIR}, "glossary needs"),
+        ({"q": "a", "options": {"prefix": "b" * 99, "paragraphs": True}, **PAIR}, "prefix"),
+        ([1], "not a JSON object"),
+    ],
+)
+def test_invalid_requests(models: Models, fields: Any, message: str) -> None:
+    http = client(models, max_characters=100, max_elements=20)
+    response = http.post("/translate", json=fields)
+    assert response.status_code == 400 and message in response.json()["error"]
+
+
+def test_malformed_bodies(models: Models) -> None:
+    http = client(models, max_bytes=1000)
+    headers = {"content-type": "application/json"}
+    for body in (b'{"q":', b"\xff", b"[" * 900, b""):
+        response = http.post("/translate", content=body, headers=headers)
+        assert response.status_code == 400 and "not JSON" in response.json()["error"]
+    assert http.post("/translate", content=b"x" * 2000, headers=headers).status_code == 413
+    chunks = (b"x" * 100 for _ in range(20))  # without a length
+    assert http.post("/translate", content=chunks, headers=headers).status_code == 413
+    assert http.get("/translate").status_code == 405
+    wrong = http.post("/translate_file", files={"file": ("a.exe", b"x")}, data=PAIR)
+    assert "file format .exe is not supported" in wrong.json()["error"]
+    broken = http.post("/translate_file", files={"file": ("a.xml", b"<a>")}, data=PAIR)
+    assert broken.status_code == 400 and "line 1" in broken.json()["error"]
+
+
+def test_keys_and_rates(models: Models, tmp_path: Path) -> None:
+    http = client(models, keys=["one", "two"], rate=2)
+    for key, status in (
+        ("", 403),
+        ("three", 403),
+        ("one", 200),
+        ("one", 200),
+        ("one", 429),
+        ("two", 200),
+    ):
+        response = http.post("/translate", json={"q": "a", **PAIR, "api_key": key})
+        assert response.status_code == status, key
+        assert status != 429 or response.json() == {"error": "Slowdown: 2 per 1 minute"}
+    header = {"authorization": "DeepL-Auth-Key two"}
+    deepl_request = {"text": ["a"], "target_lang": "DE"}
+    assert http.post("/v2/translate", json=deepl_request, headers=header).status_code == 200
+    (tmp_path / "keys").write_text("\n")
+    with pytest.raises(UserError, match="has no key"):
+        Keys.load(tmp_path / "keys", 0)
+
+
+def test_waiting_lines_are_limited(models: Models) -> None:
+    http = client(models, max_waiting=3)
+    response = http.post("/translate", json={"q": ["a", "b", "c", "d"], **PAIR})
+    assert response.status_code == 429 and "Slowdown" in response.json()["error"]
+
+
+def test_the_cache_saves_searches(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    http = client(models, cache=2)
+    first = translate(http, LINES[:2])
+    batches: list[int] = []
+    [collector] = models.collectors.values()
+    monkeypatch.setattr(collector, "on_batch", batches.append)
+    assert translate(http, LINES[:2]) == first and not batches
+    assert translate(http, [LINES[2]]) and batches == [1]
+    assert translate(http, LINES[:1])["translatedText"] == first["translatedText"][:1]
+    assert batches == [1, 1]  # only the last two are kept
+
+
+def test_models_are_chosen_by_languages(run: Path) -> None:
+    models = Models([run])
+    [collector] = models.collectors.values()
+    models.collectors = {("fr", "en"): collector, ("en", "de"): collector}
+    assert models.targets("fr") == ["en"] and models.route("fr", "de") == []
+    models.pivot = "en"
+    assert models.targets("fr") == ["en", "de"]
+    http = client(models)
+    twice = translate(http, LINES[0], source="fr")
+    once = translate(http, LINES[0])["translatedText"]
+    assert twice == translate(http, once)
+    with pytest.raises(UserError, match="as another model does"):
+        Models([run, run])
+    with pytest.raises(UserError, match="--pivot xx"):
+        Models([run], pivot="xx")
+
+
+class Recording:
+    """A translator that notes its batches, and takes a while."""
+
+    def __init__(self, seconds: float = 0.05) -> None:
+        self.decoding = DecodingConfig()
+        self.batches: list[list[str]] = []
+        self.seconds = seconds
+
+    def process(self, lines: Sequence[Request], *_: Any) -> list[Translation]:
+        self.batches.append([line.text for line in lines])
+        time.sleep(self.seconds)
+        if any("fail" in line.text for line in lines):
+            raise RuntimeError("search")
+        return [Translation(line) for line in lines]
+
+
+def collected(translator: Any, *requests: Sequence[str]) -> list[Any]:
+    """Translate requests at once; return the results, or the error, of each."""
+
+    async def run() -> list[Any]:
+        collector = Collector(translator)
+        jobs = [collector.translate([Request(x) for x in texts], Options()) for texts in requests]
+        results = await asyncio.gather(*jobs, return_exceptions=True)
+        assert collector.num_waiting == 0
+        collector.close()
+        return results
+
+    return asyncio.run(run())
+
+
+def test_concurrent_requests_share_batches() -> None:
+    translator = Recording()
+    results = collected(translator, *([f"a{i}", f"b{i}"] for i in range(60)))
+    for i, result in enumerate(results):
+        assert [x.request.text for x in result] == [f"a{i}", f"b{i}"]
+    assert len(translator.batches) < 6
+    assert max(map(len, translator.batches)) > 50
+
+
+def test_a_list_is_one_batch_and_a_long_one_does_not_hold_up_others() -> None:
+    translator = Recording()
+    collected(translator, [f"x{i}" for i in range(BATCH_LINES)])
+    assert len(translator.batches) == 1
+    translator = Recording()
+    collected(translator, ["first"], ["second"], [f"x{i}" for i in range(1000)], ["short"])
+    number = next(i for i, batch in enumerate(translator.batches) if "short" in batch)
+    assert number < 4
+
+
+def test_a_failing_line_fails_alone() -> None:
+    good, bad, other = collected(Recording(), ["a", "b"], ["fail"], ["c"])
+    assert [x.error for x in good + other] == [None] * 3
+    assert bad[0].error == "search"
+
+
+def test_a_cancelled_request_costs_nothing_more() -> None:
+    async def run() -> None:
+        translator: Any = Recording(0.1)
+        collector = Collector(translator)
+        lines = [Request(f"x{i}") for i in range(10 * BATCH_LINES)]
+        work = asyncio.ensure_future(collector.translate(lines, Options()))
+        await asyncio.sleep(0.05)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert collector.num_waiting == 0
+        await asyncio.sleep(0.5)
+        assert len(translator.batches) <= 2
+        collector.close()
+
+    asyncio.run(run())
+
+
+@pytest.fixture(scope="module")
+def process(run: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Start the real server."""
+    with start(run) as found:
+        yield found
+
+
+class start:  # noqa: N801
+    """The server as a process, ready to answer."""
+
+    def __init__(self, run: Path) -> None:
+        with closing(socket.socket()) as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        command = [sys.executable, "-m", "seq2seq", "serve", str(run), "--port", str(self.port)]
+        self.server = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> tuple[subprocess.Popen[str], int]:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                get(self.port, "/health")
+                return self.server, self.port
+            except OSError:
+                time.sleep(0.05)
+        raise TimeoutError
+
+    def __exit__(self, *_: object) -> None:
+        self.server.kill()
+        self.server.wait()
+
+
+def get(port: int, path: str, fields: Any = None, timeout: float = 60) -> Any:
+    data = None if fields is None else json.dumps(fields).encode()
+    headers = {"content-type": "application/json"}
+    with urlopen(
+        HTTPRequest(f"http://127.0.0.1:{port}{path}", data, headers), timeout=timeout
+    ) as answer:
+        return json.loads(answer.read())
+
+
+def test_official_clients(process: tuple[Any, int], translator: Translator) -> None:
+    _, port = process
+    expected = translator.translate(LINES[:2])
+    url = f"http://127.0.0.1:{port}"
+    libre = LibreTranslateAPI(url)
+    assert libre.translate(LINES[0], "en", "de") == expected[0]
+    assert libre.languages()[0]["code"] == "en" and libre.detect("the dog")[0]["language"] == "en"
+    client = deepl.Translator("key", server_url=url)
+    results = client.translate_text(LINES[:2], source_lang="EN", target_lang="DE")
+    assert [result.text for result in results] == expected  # type: ignore[union-attr]
+
+
+def test_many_clients_get_their_own_answers(
+    process: tuple[Any, int], translator: Translator
+) -> None:
+    _, port = process
+    expected = dict(zip(LINES, translator.translate(LINES), strict=True))
+
+    def ask(i: int) -> bool:
+        texts = [LINES[(i + k) % len(LINES)] for k in range(1 + i % 5)]
+        answer = get(port, "/translate", {"q": texts, **PAIR})
+        return bool(answer["translatedText"] == [expected[text] for text in texts])
+
+    with ThreadPoolExecutor(40) as threads:
+        assert all(threads.map(ask, range(200)))
+
+
+def test_bad_clients_do_no_harm(process: tuple[Any, int]) -> None:
+    server, port = process
+    connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
+    for i, connection in enumerate(connections):
+        if i % 3 == 0:  # slow: never ends its request
+            connection.send(b"POST /translate HTTP/1.1\r\nhost: a\r\ncontent-length: 50\r\n\r\n{")
+        elif i % 3 == 1:
+            connection.send(b"GET /hea")
+            connection.shutdown(socket.SHUT_WR)
+    with pytest.raises(urllib.error.URLError):  # 413, or a closed connection while it still sends
+        get(port, "/translate", {"q": "x" * 20_000_000, **PAIR})
+    gone = socket.create_connection(("127.0.0.1", port))
+    body = json.dumps({"q": LINES * 50, **PAIR}).encode()
+    gone.send(
+        b"POST /translate HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    )
+    gone.close()
+    assert get(port, "/translate", {"q": LINES[0], **PAIR})["translatedText"]
+    for connection in connections:
+        connection.close()
+    assert server.poll() is None
+
+
+def test_sigterm_finishes_running_requests(run: Path) -> None:
+    with start(run) as (server, port):
+        answers: list[Any] = []
+        fields = {"q": LINES * 40, **PAIR}
+        thread = threading.Thread(target=lambda: answers.append(get(port, "/translate", fields)))
+        thread.start()
+        while "seq2seq_lines_total 480" not in metrics(port):
+            time.sleep(0.01)
+        server.send_signal(signal.SIGTERM)
+        thread.join()
+        assert len(answers[0]["translatedText"]) == 480
+        assert server.wait(30) == 0
+        assert "Traceback" not in server.communicate()[1]
+
+
+def metrics(port: int) -> str:
+    with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        return str(answer.read().decode())
+
+
+def test_a_used_port_is_an_error(run: Path, process: tuple[Any, int]) -> None:
+    _, port = process
+    command = [sys.executable, "-m", "seq2seq", "serve", str(run), "--port", str(port)]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and f"cannot listen on 127.0.0.1, port {port}" in done.stderr
