@@ -309,11 +309,12 @@ def process(run: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 class start:  # noqa: N801
     """The server as a process, ready to answer."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, *options: str) -> None:
         with closing(socket.socket()) as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         command = [sys.executable, "-m", "seq2seq", "serve", str(run), "--port", str(self.port)]
+        command += options
         self.server = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
 
     def __enter__(self) -> tuple[subprocess.Popen[str], int]:
