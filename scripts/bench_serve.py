@@ -1,6 +1,7 @@
 """Measure `seq2seq serve`: many clients at once, latency, and memory.
 
-Usage: python scripts/bench_serve.py RUN SOURCES [--clients 200] [--seconds 60] [--memory-seconds 0]
+Usage: python scripts/bench_serve.py RUN SOURCES [--clients 200] [--seconds 60]
+       [--memory-seconds 0] [--peer URL]
 
 Every client sends 1 to 5 lines of the file SOURCES, again and again. Each answer is compared with
 the translator's. The server is compared with `translate` on the same lines (in blocks, as a file),
@@ -95,6 +96,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--memory-seconds", type=float, default=0)
     parser.add_argument("--port", type=int, default=5099)
+    parser.add_argument("--peer", help="address of another server with the same model")
     options = parser.parse_args()
     lines = options.sources.read_text("utf-8").splitlines()[:MAX_LINES]
     translator = Translator.load(options.run)
@@ -133,6 +135,10 @@ def main() -> None:
             rss = process.memory_info().rss / 2**20
             print(json.dumps({"minute": minute, "rss_mib": rss}), flush=True)
         server.terminate()
+    if options.peer:  # answers are not compared: another search may find others
+        for name, clients, seconds in (("idle", 1, 5), ("many", options.clients, options.seconds)):
+            found = asyncio.run(load(options.peer, lines, expected, clients, seconds))
+            print(json.dumps({"peer": name, "clients": clients, **found}), flush=True)
 
 
 PAIR: dict[str, str] = {}

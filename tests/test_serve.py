@@ -109,7 +109,10 @@ def test_html_and_files(models: Models) -> None:
 
 def test_the_other_endpoints(models: Models) -> None:
     http = client(models, keys=["secret"])
-    assert http.get("/languages").json() == [{"code": "en", "name": "English", "targets": ["de"]}]
+    assert http.get("/languages").json() == [
+        {"code": "en", "name": "English", "targets": ["de"]},
+        {"code": "de", "name": "German", "targets": []},
+    ]
     assert http.get("/health").json() == {"status": "ok"}
     settings = http.get("/frontend/settings").json()
     assert settings["keyRequired"] and settings["language"]["target"]["code"] == "de"

@@ -249,9 +249,10 @@ class Server:
         responses:
           200: {description: limits and default languages}
         """
-        first, names = self.models.languages()[0], self.models.languages()
+        languages = self.models.languages()
+        first = languages[0]
         target = first["targets"][0]
-        known = {language["code"]: language["name"] for language in names}
+        known = {language["code"]: language["name"] for language in languages}
         return JSONResponse(
             {
                 "apiKeys": bool(self.keys.keys),

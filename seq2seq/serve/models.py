@@ -62,10 +62,11 @@ class Models:
         return []
 
     def languages(self) -> list[dict[str, Any]]:
-        """Return code, name and targets of each source language, as LibreTranslate does."""
+        """Return code, name and targets of each language, as LibreTranslate does."""
+        codes = dict.fromkeys([*self.sources, *(target for _, target in self.collectors)])
         return [
             {"code": code, "name": language_name(code), "targets": self.targets(code)}
-            for code in self.sources
+            for code in codes
         ]
 
     def detect(self, text: str) -> list[dict[str, Any]]:
