@@ -61,7 +61,7 @@ def test_a_session(browser: Any, run: Path) -> None:
         wait_for(lambda: element(browser, "target").text)
         assert (element(browser, "source").text, element(browser, "target").text) == (
             "English",
-            "de",
+            "German",
         )
         field = element(browser, "input")
 

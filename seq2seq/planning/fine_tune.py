@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,11 @@ def fine_tuning(request: Request, run: Path, config: Config) -> tuple[str, str]:
     sizes = {f"{split}_size": held_out for split in ("dev", "test") if split not in request.data}
     num_new = request.num_examples - sum(sizes.values())
     data = {**request.data, **sizes}
+    if config.pairs.protect:
+        data["protect"] = list(config.pairs.protect)
+    rates = {name: rate for name, rate in asdict(config.pairs.augment).items() if rate}
+    if rates:
+        data["augment"] = rates
     old = _old_data(run, config, num_new)
     if old:
         data |= {"train": [*data["train"], *old["train"]], "exclude": old["exclude"]}

@@ -15,7 +15,14 @@ from seq2seq.files import write_text
 from seq2seq.planning.corpus import UNITS, Request, count_examples, data_of_files
 from seq2seq.planning.fine_tune import fine_tuning, initial_model
 from seq2seq.planning.sizes import MAX_EPOCHS, SIZES, Size, dropout, rounded, vocab_size
-from seq2seq.planning.templates import MODEL, OPTIMIZERS, TASK_TRAINING, aligned, data_section
+from seq2seq.planning.templates import (
+    AUGMENT,
+    MODEL,
+    OPTIMIZERS,
+    TASK_TRAINING,
+    aligned,
+    data_section,
+)
 from seq2seq.planning.trial import Trial, run_trial
 from seq2seq.progress_bar import duration
 
@@ -127,6 +134,8 @@ def _plan(request: Request, size: Size, trial: Trial) -> Plan:
     if task != "language_model":  # a language model holds out fractions of its text
         held_out = max(10, min(1000, count // 20))
         data |= {f"{split}_size": held_out for split in ("dev", "test") if split not in data}
+    if task == "translation":
+        data |= {"protect": ["all"], "augment": AUGMENT}
     tokens = trial.tokens_per_minute * minutes
     per_epoch = trial.tokens_per_epoch
     epochs = min(tokens / per_epoch, MAX_EPOCHS)

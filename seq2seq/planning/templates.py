@@ -15,11 +15,18 @@ DATA = {
     "exclude": "sources to remove from the training data",
     "dev": "development set: selects the best model",
     "test": "test set, for `seq2seq evaluate`",
+    "protect": "spans to keep, such as URLs and %s (docs/text.md)",
+    "augment": "shares of pairs to change: capitals, typos (docs/text.md)",
     "dev_size": "examples held out as the development set",
     "test_size": "examples held out as the test set",
 }
 """Comments on the keys of the section `data`."""
 
+AUGMENT = {
+    **{"no_end": 0.2, "typos": 0.15, "copy": 0.1, "upper": 0.07, "title": 0.05, "lower": 0.04},
+    **{"spaces": 0.05, "quotes": 0.05, "join": 0.05, "noise": 0.01},
+}
+"""Rates for `data.augment` of translation models (measured: docs/text.md)."""
 
 MODEL = {
     "translation": """\
