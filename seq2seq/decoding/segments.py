@@ -119,6 +119,8 @@ class Segment:
     """Text that the model reads, including the tag."""
     has_symbols: bool = True
     """Whether the model reads symbols. Otherwise it reads the spans themselves."""
+    is_upper: bool = False
+    """Whether the text was in capitals. The model reads it in lower case."""
     separator: str = ""
     """Text between the previous segment and this segment."""
     hypotheses: list[Hypothesis] = field(default_factory=list)
@@ -156,6 +158,8 @@ class Translation:
     """Number of terms that the best translation contains."""
     spans: int = 0
     """Number of protected spans in the text."""
+    is_upper: bool = False
+    """Whether the text is in capitals, and the translation is to be."""
     error: str | None = None
     """Reason why the text was not translated, or None."""
     segments: Sequence[Segment] = ()

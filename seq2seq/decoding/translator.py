@@ -36,6 +36,7 @@ from seq2seq.model.saved import (
     load_tokenizer,
     require_undamaged,
 )
+from seq2seq.text.case import upper_outside
 from seq2seq.text.protect import compile_patterns
 
 if TYPE_CHECKING:
@@ -248,6 +249,8 @@ class Translator:
         if options.search:
             for translation in translations:
                 translation.join(options.words)
+                for hypothesis in translation.nbest if translation.is_upper else ():
+                    hypothesis.text = upper_outside(hypothesis.text, self._pattern)
 
     def _align(
         self,

@@ -23,8 +23,8 @@ DATA = {
 """Comments on the keys of the section `data`."""
 
 AUGMENT = {
-    **{"no_end": 0.2, "typos": 0.15, "copy": 0.1, "upper": 0.07, "title": 0.05, "lower": 0.04},
-    **{"spaces": 0.05, "quotes": 0.05, "join": 0.05, "noise": 0.01},
+    **{"typos": 0.1, "copy": 0.05, "lower": 0.05, "no_end": 0.05, "join": 0.05, "title": 0.04},
+    **{"spaces": 0.03, "quotes": 0.03, "noise": 0.005},
 }
 """Rates for `data.augment` of translation models (measured: docs/text.md)."""
 

@@ -20,7 +20,7 @@ _URL = r"[^\s<>\"'“”„»«]*[^\s<>\"'“”„»«.,;:!?)\]}]"
 _UNITS = "%|°[CF]|[kMGT]?i?B|[kMG]?Hz|[kcm]?m|[km]?g|ml|l|px|pt|s|ms|min|h"
 PATTERNS = {
     "tag": r"</?[A-Za-z][^<>]*>",
-    "url": rf"(?:https?|ftp|file)://{_URL}|www\.{_URL}",
+    "url": rf"(?i:https?|ftp|file)://{_URL}|(?i:www)\.{_URL}",
     "email": r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
     "entity": r"&(?:amp;)*(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z]\w*);",
     "variable": r"\$\([\w.-]+\)|\$\{[\w.-]+\}|\$\[\w+\]|\$[A-Za-z_]\w*|%[A-Z_]{3,}%?|@[A-Z_]+@",
@@ -133,7 +133,7 @@ def mask(text: str, pattern: re.Pattern[str], only: Counter[str] | None = None) 
     The first symbol depends on the text, so that training sees all of them.
     """
     left = None if only is None else only.copy()
-    first = zlib.crc32(text.encode("utf-8", "surrogatepass"))
+    first = zlib.crc32(text.lower().encode("utf-8", "surrogatepass"))
     spans: list[tuple[str, str]] = []
 
     def replace(match: re.Match[str]) -> str:
