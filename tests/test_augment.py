@@ -86,6 +86,7 @@ def test_uniform_numbers_depend_on_the_position_alone() -> None:
     some = np.array([40, 7, 99])
     np.testing.assert_array_equal(uniform(some, 6, seed=1, epoch=0), every[some])
     assert len(np.unique(every)) == every.size
+    assert uniform(np.empty(0, dtype=np.int64), 6, seed=1, epoch=0).shape == (0, 6)
     assert not np.isin(uniform(np.arange(100), 6, seed=1, epoch=1), every).any()
 
 
@@ -176,6 +177,19 @@ if __name__ == "__main__":
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline, "the process outlives its parent"
         time.sleep(0.1)
+
+
+def test_a_process_without_an_example_of_an_update(recipe: Path) -> None:
+    data = TrainingData(
+        pairs_of(recipe, "data.augment.typos=0.9"),
+        batch_tokens=100,
+        micro_batch_tokens=60,
+        seed=1,
+        process=1,
+        num_processes=2,
+    )
+    [batch] = data.load(np.array([0]), 0, 0)
+    assert batch.num_labels == 0
 
 
 def test_rates_are_shares_of_the_pairs(recipe: Path) -> None:

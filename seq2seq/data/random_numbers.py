@@ -22,6 +22,8 @@ def uniform(
 
     Much faster than a generator for each example.
     """
+    if not len(positions):  # fewer examples than processes
+        return np.empty((0, count))
     width = -(-count // 4) * 4  # a step of Philox yields four numbers
     first = int(positions.min())
     counter = [first * width // 4, 0, 1, 0]  # `generators` draw with other counters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 
 from seq2seq.decoding.segments import Options, Request, Translation
@@ -15,21 +16,35 @@ logger = logging.getLogger(__name__)
 
 
 def document_requests(
-    document: Document, glossary: Glossary | None = None
+    document: Document, spans: re.Pattern[str] | None, glossary: Glossary | None = None
 ) -> tuple[list[Request], Options]:
-    """Return a request for each block, and the options with which to translate them."""
+    """Return a request for each block, and the options with which to translate them.
+
+    spans: pattern of protected spans. Each is one word of the alignments.
+    """
     requests = [Request(block.text, number) for number, block in enumerate(document.blocks)]
     has_markup = any(block.elements for block in document.blocks)  # alignment takes time
     return requests, Options(
-        scores=False, alignment=has_markup, paragraphs=True, glossary=glossary, words=TOKENS
+        scores=False,
+        alignment=has_markup,
+        paragraphs=True,
+        glossary=glossary,
+        words=_words(spans),
     )
 
 
-def write_document(document: Document, translations: Sequence[Translation]) -> str:
+def _words(spans: re.Pattern[str] | None) -> re.Pattern[str]:
+    return re.compile(f"{spans.pattern}|{TOKENS.pattern}") if spans else TOKENS
+
+
+def write_document(
+    document: Document, spans: re.Pattern[str] | None, translations: Sequence[Translation]
+) -> str:
     """Return a document with the translation of each block.
 
     A block that could not be translated stays as it is, with a warning.
     """
+    words = _words(spans)
     for number, translation in enumerate(translations, start=1):
         if translation.error:
             logger.warning("block %d not translated: %s", number, translation.error)
@@ -37,7 +52,10 @@ def write_document(document: Document, translations: Sequence[Translation]) -> s
         logger.info(SPANS, count, sum(translation.spans_repaired for translation in translations))
     return document.translated(
         [
-            block.unchanged() if result.error else (result.text, result.alignment)
+            block.unchanged(words)
+            if result.error or result.text == block.text
+            else (result.text, result.alignment)
             for block, result in zip(document.blocks, translations, strict=True)
-        ]
+        ],
+        words,
     )

@@ -21,7 +21,7 @@ def translate_file(
 ) -> None:
     """Translate a document. output: standard output if None."""
     try:
-        text, encoding = decode_document(path.read_bytes())
+        text, encoding = decode_document(path.read_bytes(), form)
         translated = translator.translate_document(text, format=form, glossary=glossary)
         content = encode_document(translated, encoding, form)
     except UserError as error:

@@ -137,6 +137,7 @@ class Segmenter:
             for segment in split_text(part, encode, self.max_len, separator):
                 segment.masked = masked.part(segment.masked.text, start)
                 segment.source_text = self._read(segment.masked)
+                [segment.source] = self.source.encode_pieces([segment.source_text])
                 segment.has_symbols = self.has_symbols
                 start += len(segment.masked.spans)
                 segments.append(segment)
@@ -144,8 +145,9 @@ class Segmenter:
 
     def _mask_target(self, text: str, segment: Segment) -> str:
         """Return a given translation as the model writes it."""
-        use = self.pattern and self.has_symbols
-        return segment.masked.mask(text, self.pattern) if use and self.pattern else text
+        if self.pattern and self.has_symbols:
+            return segment.masked.mask(text, self.pattern)
+        return text
 
     def _references(self, texts: Sequence[str], segment: Segment) -> list[Hypothesis]:
         """Return references to score."""

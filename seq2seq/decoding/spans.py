@@ -36,7 +36,8 @@ def restore_spans(
     for segment, hypothesis in found:
         text, num_removed = _mask(segment, hypothesis.text, pattern)
         lost = segment.masked.lost(text)
-        hypothesis.num_repaired = len(lost) + num_removed + segment.masked.num_superfluous(text)
+        num_removed += len(text) - len(segment.masked.clean(text))
+        hypothesis.num_repaired = len(lost) + num_removed
         if lost and hypothesis.pieces:
             broken.append((segment, hypothesis, lost))
     attention = engine.attention([(s.source, x.pieces) for s, x, _ in broken], decoding)
@@ -47,9 +48,11 @@ def restore_spans(
     for segment, hypothesis in found:
         masked, (text, _) = segment.masked, _mask(segment, hypothesis.text, pattern)
         missing = [masked.spans[i][0] for i in masked.lost(text)]  # of an empty translation
-        restored = masked.restore(" ".join([text, *missing]).strip())
+        text = " ".join([text, *missing]).strip()
         if hypothesis.num_repaired:
-            restored = " ".join(restored.split())
+            text = " ".join(masked.clean(text).split())
+        restored = masked.restore(text)
+        if hypothesis.num_repaired:
             new = masked.mask(restored, pattern) if segment.has_symbols else restored
             [hypothesis.pieces] = target.encode_pieces([new])
             hypothesis.log_probs = ()
@@ -104,7 +107,9 @@ def _insert(
         stop = rows[last] if last < len(rows) else len(text)
         around = segment.source_text[:start][-1:], segment.source_text[end:][:1]
         edits.append((begin, stop, segment.masked.spans[index][0], around))
+    end = len(text)
     for begin, stop, symbol, (before, after) in sorted(edits, reverse=True):
+        stop, end = min(stop, end), begin  # two spans may have the same place
         left, right = text[:begin].rstrip(), text[stop:].lstrip()
         left += "" if not left or _is_glued(before, left[-1]) else " "
         right = right if not right or _is_glued(after, right[0]) else f" {right}"

@@ -66,13 +66,13 @@ class Translator:
                 "corpora"
             )
         limit, data = engines.max_source_len, engines.configs[0].pairs
-        self._pattern = compile_patterns(data.protect if protect is None else protect, "protect")
+        self.spans = compile_patterns(data.protect if protect is None else protect, "protect")
         self._segmenter = Segmenter(
             self.tokenizer,
             tag,
             limit,
             min(limit, engines.max_target_len - 1),
-            pattern=self._pattern,
+            pattern=self.spans,
             language=data.source,
         )
 
@@ -177,9 +177,9 @@ class Translator:
         translated stays as it is, with a warning. Raises UserError for an invalid document.
         """
         document = read_document(text, format)
-        requests, options = document_requests(document, glossary)
+        requests, options = document_requests(document, self.spans, glossary)
         changed = changed_decoding(self.decoding, decoding)
-        return write_document(document, self.process(requests, options, changed))
+        return write_document(document, self.spans, self.process(requests, options, changed))
 
     def process(
         self,
@@ -229,8 +229,8 @@ class Translator:
         texts = self._segmenter.target.decode_pieces([x.pieces for x in hypotheses])
         for hypothesis, text in zip(hypotheses, texts, strict=True):
             hypothesis.text = text
-        if self._pattern:
-            restore_spans(engine, segments, decoding, self._pattern, self.tokenizer)
+        if self.spans:
+            restore_spans(engine, segments, decoding, self.spans, self.tokenizer)
         unscored = [s for s in segments if not all(x.log_probs for x in s.hypotheses)]
         references = []
         for translation in translations:
@@ -250,7 +250,7 @@ class Translator:
             for translation in translations:
                 translation.join(options.words)
                 for hypothesis in translation.nbest if translation.is_upper else ():
-                    hypothesis.text = upper_outside(hypothesis.text, self._pattern)
+                    hypothesis.text = upper_outside(hypothesis.text, self.spans)
 
     def _align(
         self,

@@ -6,6 +6,7 @@ translation that are aligned to its words in the source (cf. Zenkel et al. 2021)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -77,15 +78,15 @@ class Block:
             if token.kind == "open" and i in pairs:
                 open_elements.append(element)
 
-    def unchanged(self) -> tuple[str, Links]:
+    def unchanged(self, words: re.Pattern[str] = TOKENS) -> tuple[str, Links]:
         """Return the text and its alignment with itself."""
-        return self.text, [(i, i) for i in range(len(TOKENS.findall(self.text)))]
+        return self.text, [(i, i) for i in range(len(words.findall(self.text)))]
 
-    def place(self, translation: str, links: Links) -> str:
+    def place(self, translation: str, links: Links, words: re.Pattern[str] = TOKENS) -> str:
         """Return the translation with the markup of the block. links: by `TOKENS`."""
         text, bare = self.text, self.text.strip()
         start = text.find(bare)
-        content = _Placement(self, translation.strip(), links).result
+        content = _Placement(self, translation.strip(), links, words).result
         return f"{self.before}{text[:start]}{content}{text[start + len(bare) :]}{self.after}"
 
 
@@ -132,10 +133,12 @@ def _inner(tokens: Sequence[Token], pairs: dict[int, int]) -> tuple[int, int]:
 class _Placement:
     """Puts the elements of a block into its translation."""
 
-    def __init__(self, block: Block, translation: str, links: Links) -> None:
+    def __init__(
+        self, block: Block, translation: str, links: Links, words: re.Pattern[str]
+    ) -> None:
         self.block, self.text, self.links = block, translation, links
-        self.source_words = list(TOKENS.finditer(block.text))
-        self.words = list(TOKENS.finditer(translation))
+        self.source_words = list(words.finditer(block.text))
+        self.words = list(words.finditer(translation))
         self.linked = {j for _, j in links}
         head, tail = translation, ""
         if self.words:
@@ -150,8 +153,7 @@ class _Placement:
             ((*self._find(element, start, stop), element) for element in elements),
             key=lambda place: place[:2],
         )
-        needs_gap = False
-        """Whether the text between the last word and the next is still to come."""
+        needs_gap = False  # whether the space before the next word has not been written yet
         for first, last, element in places:
             first = max(first, done)
             if done < first:
@@ -185,12 +187,15 @@ class _Placement:
     def _find(self, element: Element, start: int, stop: int) -> tuple[int, int]:
         """Return the range of target words of an element, between `start` and `stop`.
 
-        It has the largest number of words that are aligned to the element, minus others.
+        It is the range with the most words aligned to the element; a word aligned elsewhere counts
+        -1.
         """
         inside = {
             i
             for i, word in enumerate(self.source_words)
-            if word.start() < element.end and element.start < word.end()
+            if word.start() < element.end
+            and element.start < word.end()
+            and element.start < element.end
         }
         own = {j for i, j in self.links if i in inside}
         total, first, best = 0, start, (0, start, start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import textwrap
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from seq2seq.documents.blocks import Block, Links, Token
 from seq2seq.documents.markup import Parts, read_html, read_xliff, read_xml
 from seq2seq.errors import UserError, did_you_mean
 from seq2seq.extras import require_extra
+from seq2seq.text.words import TOKENS
 
 
 class Document(NamedTuple):
@@ -21,11 +23,12 @@ class Document(NamedTuple):
     write: Callable[[list[str]], str]
     """Returns the document with translations, which have the markup of their blocks."""
 
-    def translated(self, translations: Sequence[tuple[str, Links]]) -> str:
-        """Return the document with the translation of each block and its alignment."""
-        return self.write(
-            [block.place(*x) for block, x in zip(self.blocks, translations, strict=True)]
-        )
+    def translated(
+        self, translations: Sequence[tuple[str, Links]], words: re.Pattern[str] = TOKENS
+    ) -> str:
+        """Return the document with the translation of each block and its alignment by `words`."""
+        pairs = zip(self.blocks, translations, strict=True)
+        return self.write([block.place(*found, words) for block, found in pairs])
 
 
 def document_of(parts: Parts) -> Document:
@@ -44,11 +47,14 @@ def read_po(text: str) -> Document:
     require_extra("translate-toolkit", "documents in PO format")
     from translate.storage import poparser, pypo
 
+    declared = re.search(r"charset=([\w-]+)", text)
+    if declared and declared[1].lower() not in ("utf-8", "utf8", "us-ascii", "charset"):
+        raise UserError(f"charset={declared[1]}: convert it with msgconv --to-code=UTF-8")
     try:
         catalogue = pypo.pofile.parsestring(text.encode())
     except poparser.PoParseError as error:
         raise UserError(str(error)) from None
-    units = [unit for unit in catalogue.units if unit.istranslatable() and not unit.target]
+    units = [x for x in catalogue.units if x.istranslatable() and not (x.target or x.isfuzzy())]
     lines = [[form.split("\n") for form in _forms(unit.source)] for unit in units]
     blocks = [Block([Token("text", x, x)]) for forms in lines for form in forms for x in form]
 
@@ -56,10 +62,10 @@ def read_po(text: str) -> Document:
         rest = iter(translations)
         for unit, forms in zip(units, lines, strict=True):
             translated = ["\n".join(next(rest) for _ in form) for form in forms]
-            if len(translated) > 1:  # a language may have more plural forms than English
+            if len(translated) > 1:  # a language may have more or fewer plural forms than English
                 count = int(catalogue.getheaderplural()[0] or 2)
-                translated = (translated + translated[-1:] * count)[:count]
-                unit.target = translated
+                extra = max(0, count - len(translated))
+                unit.target = (translated + translated[-1:] * extra)[-count:]
             else:
                 unit.target = translated[0]
         return bytes(catalogue).decode()
@@ -113,11 +119,12 @@ def _caption_tokens(text: str) -> list[Token]:
 
 def _wrapped(text: str, count: int) -> str:
     """Wrap a caption to at most `count` lines of similar length."""
+    text = re.sub(r"<[^>]*>", lambda tag: tag[0].replace(" ", "\0"), text)  # tags stay whole
     for width in range(len(text) // count, len(text) + 1):
         lines = textwrap.wrap(text, max(1, width), break_long_words=False, break_on_hyphens=False)
         if len(lines) <= count:
-            return "\n".join(lines)
-    return text
+            return "\n".join(lines).replace("\0", " ")
+    return text.replace("\0", " ")
 
 
 def read_markdown(text: str) -> Document:
@@ -135,24 +142,32 @@ def read_markdown(text: str) -> Document:
             continue
         # The parser gives the lines of a block, and its text without the signs before them.
         lines = token.content.split("\n")
-        start = text.find(lines[0], max(done, starts[token.map[0]]))
+        limit = [*starts, len(text)][token.map[1]]
+        start = text.find(lines[0], max(done, starts[token.map[0]]), limit)
         end = start
         for line in lines:
-            end = text.find(line, end) + len(line)
+            end = text.find(line, end, limit) + len(line)
         block = Block(_markdown_tokens(token.children or []), _escape_markdown)
-        if start >= done and any(map(str.isalpha, block.text)):
+        if done <= start < end and any(map(str.isalpha, block.text)):
             parts += [text[done:start], block]
             done = end
     return document_of([*parts, text[done:]])
 
 
 def _markdown_tokens(children: Sequence[Any]) -> list[Token]:
-    tokens, links = [], []
+    tokens, links = list[Token](), list[str]()
     for child in children:
         kind = child.type.removesuffix("_open").removesuffix("_close")
-        if child.type in ("text", "text_special", "softbreak"):
+        if links and not links[-1]:  # the text of a link such as <https://example.org>
+            if child.type == "link_close":
+                links.pop()
+        elif child.type in ("text", "text_special", "softbreak"):
             text = " " if kind == "softbreak" else child.content
             tokens.append(Token("text", text, text))
+        elif child.type == "link_open" and child.markup == "autolink":
+            url = child.attrs.get("href", "").removeprefix("mailto:")
+            tokens.append(Token("other", f"<{url}>"))
+            links.append("")
         elif child.type == "link_open":
             links.append(_destination(child, child.attrs.get("href", "")))
             tokens.append(Token("open", "[", name="link"))
@@ -162,10 +177,11 @@ def _markdown_tokens(children: Sequence[Any]) -> list[Token]:
             target = _destination(child, child.attrs.get("src", ""))
             tokens.append(Token("other", f"![{child.content}{target}"))
         elif child.type == "code_inline":
-            mark = child.markup
-            tokens.append(Token("keep", f"{mark}{child.content}{mark}", child.content))
-        elif child.type == "hardbreak":
-            tokens.append(Token("other", "<br>"))
+            mark, code = child.markup, child.content
+            code = f" {code} " if "`" in (code[:1], code[-1:]) else code
+            tokens.append(Token("keep", f"{mark}{code}{mark}", child.content))
+        elif child.type == "hardbreak" or child.content.startswith("<br"):
+            tokens += [Token("other", "<br>"), Token("text", " ", " ")]
         else:
             side = {1: "open", -1: "close"}.get(child.nesting, "other")
             tokens.append(Token(side, child.markup or child.content, name=kind))
@@ -176,12 +192,13 @@ def _destination(child: Any, url: str) -> str:
     """Return the end of a link or image: `](url "title")`, or `][label]`."""
     if label := child.meta.get("label"):
         return f"][{label}]"
-    title = f' "{child.attrs["title"]}"' if child.attrs.get("title") else ""
+    title = str(child.attrs.get("title", "")).replace('"', '\\"')
+    title = f' "{title}"' if title else ""
     return f"]({url}{title})"
 
 
 def _escape_markdown(text: str) -> str:
-    return re.sub(r"([\\`*\[\]<]|(?<!\w)_|_(?!\w))", r"\\\1", text)
+    return re.sub(r"([\\`*<]|(?<!\w)_|_(?!\w))", r"\\\1", text)
 
 
 FORMATS: dict[str, Callable[[str], Document]] = {
@@ -211,13 +228,23 @@ def read_document(text: str, name: str) -> Document:
     return FORMATS[name](text)
 
 
-def decode_document(content: bytes) -> tuple[str, str]:
+DECLARED = {
+    "html": rb"""<meta[^>]*charset=["']?([\w-]+)""",
+    "xml": rb"""<\?xml[^>]*encoding=["']([\w-]+)""",
+    "xliff": rb"""<\?xml[^>]*encoding=["']([\w-]+)""",
+}
+"""Where a format declares its encoding."""
+
+
+def decode_document(content: bytes, name: str) -> tuple[str, str]:
     """Return the text of a document, and the encoding that it declares (UTF-8 by default).
 
     Raises UserError if the text is not in this encoding.
     """
-    declared = re.search(rb"""(?:encoding|charset)=["']?([\w-]+)""", content[:2000])
+    declared = name in DECLARED and re.search(DECLARED[name], content[:2000], re.IGNORECASE)
     encoding = declared[1].decode() if declared else "utf-8"
+    if encoding.lower() in ("utf-8", "utf8") and content.startswith(codecs.BOM_UTF8):
+        encoding = "utf-8-sig"
     try:
         return content.decode(encoding), encoding
     except LookupError:
@@ -232,4 +259,4 @@ def encode_document(text: str, encoding: str, name: str) -> bytes:
 
     XML and HTML can refer to characters that the encoding lacks.
     """
-    return text.encode(encoding, "xmlcharrefreplace" if "ml" in name else "strict")
+    return text.encode(encoding, "xmlcharrefreplace" if name in DECLARED else "strict")

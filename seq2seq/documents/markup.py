@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html.parser import HTMLParser
 from itertools import accumulate, pairwise
 from typing import Any
@@ -65,7 +65,7 @@ def read_xml(text: str) -> Parts:
 def read_xliff(text: str) -> Parts:
     """Return the sources of segments without translation as blocks, to be written as targets."""
     tokens = xml_tokens(text)
-    pairs, ancestors = matching(tokens), list[Token]()
+    pairs, ancestors = matching(tokens), list[int]()
     parts: Parts = []
     done = 0
     for i, token in enumerate(tokens):
@@ -73,24 +73,35 @@ def read_xliff(text: str) -> Parts:
             ancestors.pop()
         if token.kind != "open":
             continue
-        ancestors.append(token)
-        prefix, _, name = token.name.rpartition("source")
-        if name or any(_is_kept(x) or x.name.endswith("alt-trans") for x in ancestors):
+        ancestors.append(i)
+        name = token.name.rpartition(":")[2]
+        outer = [tokens[j] for j in ancestors]
+        if name != "source" or any(_is_kept(x) or x.name.endswith("alt-trans") for x in outer):
             continue
-        stop = following = pairs[i] + 1
-        while tokens[following].kind == "text":
-            following += 1
-        start = f"<{prefix}target>"
-        if tokens[following].name == f"{prefix}target":
-            target = range(following, pairs[following] + 1)
-            if any(tokens[j].text.strip() for j in target):
+        siblings = [j for j in _children(tokens, pairs, ancestors[-2]) if j >= i]
+        names = [tokens[j].name.rpartition(":")[2] for j in siblings]
+        start, close = f"<{token.name[:-6]}target>", f"</{token.name[:-6]}target>"
+        before = stop = pairs[siblings["seg-source" in names]] + 1  # a target is behind it
+        if "target" in names:
+            before = siblings[names.index("target")]
+            stop = pairs[before] + 1
+            if any(tokens[j].text.strip() for j in range(before, stop)):
                 continue
-            stop, start = target.stop, tokens[following].raw.removesuffix("/>").rstrip() + ">"
-            start = start.replace(">>", ">")
-        parts += [_raw(tokens[done : pairs[i] + 1]), start]
-        parts += [Block(tokens[i + 1 : pairs[i]], _escape), f"</{prefix}target>"]
+            start = tokens[before].raw.removesuffix("/>").rstrip().removesuffix(">") + ">"
+        parts += [_raw(tokens[done:before]), start]
+        parts += [Block(tokens[i + 1 : pairs[i]], _escape), close]
         done = stop
     return [*parts, _raw(tokens[done:])]
+
+
+def _children(tokens: Sequence[Token], pairs: dict[int, int], parent: int) -> Iterator[int]:
+    """Yield the indices of the opening tokens of an element's children."""
+    i = parent + 1
+    while i < pairs[parent]:
+        if tokens[i].kind == "open":
+            yield i
+            i = pairs[i]
+        i += 1
 
 
 def _parts(
@@ -217,16 +228,21 @@ def xml_tokens(text: str) -> list[Token]:
     def add_text(content: str) -> None:
         add("text", "", content)
 
+    def add_other(content: str) -> None:
+        known = html.unescape(content) if content.startswith("&") else content
+        add("other" if known == content else "text", "", "" if known == content else known)
+
     def mark_cdata(is_inside: bool) -> None:
-        add("other")
-        parser.CharacterDataHandler = None if is_inside else add_text  # not translated
+        if is_inside:
+            add("other")  # the whole section, which is not translated
+        parser.CharacterDataHandler = (lambda _: None) if is_inside else add_text
 
     parser.StartElementHandler = lambda name, _: add("open", name)
     parser.EndElementHandler = lambda name: add("close", name)
     parser.CharacterDataHandler = add_text
     parser.StartCdataSectionHandler = lambda: mark_cdata(True)
     parser.EndCdataSectionHandler = lambda: mark_cdata(False)
-    parser.DefaultHandler = lambda _: add("other")
+    parser.DefaultHandler = add_other
     encoded = text.encode()
     try:
         parser.Parse(encoded, True)

@@ -19,11 +19,12 @@ def changed_pairs(pairs: Sequence[Pair], tag: str | None) -> Iterator[tuple[str,
     prefix = f"{tag} " if tag else ""
     bare = [(source.removeprefix(prefix), target) for source, target in pairs]
     yield "clean", list(pairs)
-    changed: dict[str, list[Pair]] = {}
-    for name, change in CHANGES.items():
-        random = generators(np.arange(len(pairs)), seed=0, epoch=0)
-        changed[name] = [change(pair, r) for pair, r in zip(bare, random, strict=True)]
-    del changed["copy"]  # not something that users type
+    changed = {
+        name: [change(pair, r) for pair, r in zip(bare, random, strict=True)]
+        for name, change in CHANGES.items()
+        if name != "copy"  # not something that users type
+        for random in [generators(np.arange(len(pairs)), seed=0, epoch=0)]
+    }
     changed["join"] = [join(bare[i : i + 2]) for i in range(0, len(bare), 2)]
     for name, rows in changed.items():
         yield name, [(f"{prefix}{source}", target) for source, target in rows]

@@ -169,7 +169,7 @@ class Server:
         suffix = PurePath(upload.filename).suffix.lower()
         if suffix not in (*SUFFIXES, ".txt"):
             raise HTTPException(400, f"Invalid request: file format {suffix} is not supported")
-        text, encoding = decode_document(await upload.read())
+        text, encoding = decode_document(await upload.read(), SUFFIXES.get(suffix, ""))
         pair, _ = self.languages_of(fields, [text])
         if form := SUFFIXES.get(suffix):
             translated = await self.translations.document(text, form, pair)

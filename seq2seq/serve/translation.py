@@ -104,8 +104,9 @@ class Translations:
         for collector in self.models.route(*pair):
             document = read_document(text, form)
             self._count(len(document.blocks), len(text))
-            found = await collector.translate(*document_requests(document))
-            text = write_document(document, found)
+            spans = collector.translator.spans
+            found = await collector.translate(*document_requests(document, spans))
+            text = write_document(document, spans, found)
         return text
 
     def _count(self, lines: int, characters: int) -> None:

@@ -21,7 +21,7 @@ _UNITS = "%|°[CF]|[kMGT]?i?B|[kMG]?Hz|[kcm]?m|[km]?g|ml|l|px|pt|s|ms|min|h"
 PATTERNS = {
     "tag": r"</?[A-Za-z][^<>]*>",
     "url": rf"(?i:https?|ftp|file)://{_URL}|(?i:www)\.{_URL}",
-    "email": r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
+    "email": r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
     "entity": r"&(?:amp;)*(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z]\w*);",
     "variable": r"\$\([\w.-]+\)|\$\{[\w.-]+\}|\$\[\w+\]|\$[A-Za-z_]\w*|%[A-Z_]{3,}%?|@[A-Z_]+@",
     "printf": r"%(?:\d+\$)?[-+0#]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|ll|[hljztLq])?[diouxXeEfFgGcs]"
@@ -62,7 +62,7 @@ def compile_patterns(names: Sequence[str], where: str) -> re.Pattern[str] | None
 
 def _own_pattern(pattern: str, where: str) -> str:
     try:
-        compiled = re.compile(pattern)
+        compiled = re.compile(f"x|(?:{pattern})")  # as a part of the whole pattern
     except re.error as error:
         raise UserError(f"{where} is not a regular expression: {error}") from None
     if compiled.groups:
@@ -85,12 +85,14 @@ class Masked:
         return bool(self.spans) and not any(map(str.isalnum, self.text))
 
     def part(self, text: str, start: int) -> Masked:
-        """Return a part of the text, which begins after `start` spans."""
+        """Return a part of the text. start: number of spans before the part."""
         return Masked(text, self.spans[start : start + sum(map(text.count, SYMBOLS))])
 
     def restore(self, text: str) -> str:
         """Return a text with the spans for their symbols, and without superfluous symbols."""
-        spans = self._queues()
+        spans: dict[str, deque[str]] = defaultdict(deque)
+        for symbol, span in self.spans:
+            spans[symbol].append(span)
         return _SYMBOL.sub(lambda m: spans[m[0]].popleft() if spans[m[0]] else "", text)
 
     def lost(self, text: str) -> list[int]:
@@ -103,11 +105,15 @@ class Masked:
                 indices.append(index)
         return indices
 
-    def num_superfluous(self, text: str) -> int:
-        """Return the number of symbols in a text that are repeated or not in the source."""
-        return (
-            Counter(_SYMBOL.findall(text)) - Counter(symbol for symbol, _ in self.spans)
-        ).total()
+    def clean(self, text: str) -> str:
+        """Return a text without the symbols that are repeated or not in the source."""
+        left = Counter(symbol for symbol, _ in self.spans)
+
+        def keep(match: re.Match[str]) -> str:
+            left[match[0]] -= 1
+            return match[0] if left[match[0]] >= 0 else ""
+
+        return _SYMBOL.sub(keep, text)
 
     def mask(self, text: str, pattern: re.Pattern[str]) -> str:
         """Return a translation with the symbols for the spans; other spans are not changed."""
@@ -115,13 +121,6 @@ class Masked:
         for symbol, span in self.spans:
             symbols[span].append(symbol)
         return pattern.sub(lambda m: symbols[m[0]].popleft() if symbols[m[0]] else m[0], text)
-
-    def _queues(self) -> dict[str, deque[str]]:
-        """Return the spans of each symbol."""
-        spans: dict[str, deque[str]] = defaultdict(deque)
-        for symbol, span in self.spans:
-            spans[symbol].append(span)
-        return spans
 
 
 _SYMBOL = re.compile(f"[{SYMBOLS}]")
@@ -137,7 +136,8 @@ def mask(text: str, pattern: re.Pattern[str], only: Counter[str] | None = None) 
     spans: list[tuple[str, str]] = []
 
     def replace(match: re.Match[str]) -> str:
-        span = match.group()
+        if not (span := match.group()):
+            return span
         if left is not None:
             left[span] -= 1
             if left[span] < 0:
