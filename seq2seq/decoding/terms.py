@@ -60,6 +60,9 @@ class Glossary:
     """
 
     def __init__(self, terms: Iterable[Term]) -> None:
+        terms = list(terms)
+        if not all(term.source.strip() and term.text.strip() for term in terms):
+            raise UserError("a term of a glossary needs a source and a translation")
         longest_first = sorted(set(terms), key=lambda term: (-len(term.source), term.source))
         self._terms = [(term, _source_pattern(term.source)) for term in longest_first]
 

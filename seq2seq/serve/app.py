@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections import OrderedDict
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
 
+import yaml
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -18,11 +17,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.schemas import SchemaGenerator
 
 from seq2seq.decoding.lines import json_fields
 from seq2seq.documents.formats import SUFFIXES, decode_document, encode_document
-from seq2seq.errors import UserError
 from seq2seq.serve.limits import BodyLimit, Keys, Limits
 from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Models
@@ -33,13 +30,12 @@ from seq2seq.serve.requests import (
     number,
     on_error,
     on_http_error,
-    on_user_error,
 )
 from seq2seq.serve.translation import Translations
 
 DETECTED = 1_000
 """Number of characters from which a language is detected."""
-MAX_FILES = 20
+MAX_FILES = 100
 """Number of translated files that wait for their download."""
 
 
@@ -67,12 +63,12 @@ class Server:
         routes = [
             *(Route(path, endpoint(answer), methods=["POST"]) for path, answer in answers.items()),
             Route("/", self.page),
-            Route("/download_file/{name}", self.download, include_in_schema=False),
+            Route("/download_file/{name}", self.download),
             Route("/languages", self.languages),
             Route("/frontend/settings", self.settings),
             Route("/health", self.health),
             Route("/metrics", self.show_metrics),
-            Route("/spec", self.spec, include_in_schema=False),
+            Route("/spec", self.spec),
         ]
         every = ["*"]
         return Starlette(
@@ -85,38 +81,12 @@ class Server:
             ],
             exception_handlers={
                 HTTPException: on_http_error,
-                UserError: on_user_error,
                 Exception: on_error,
             },
         )
 
     async def translate(self, request: Request, fields: Fields) -> Response:
-        """
-        summary: Translate text
-        description: >
-          LibreTranslate's request. `options` has what is specific to this server: nbest, alignment,
-          tokens, paragraphs, prefix, glossary (pairs of source and target term) and beam. With it,
-          each text is one line, and the answer has `details`, a list with an object for each text.
-        requestBody:
-          content:
-            application/json:
-              schema:
-                type: object
-                required: [q, source, target]
-                properties:
-                  q: {oneOf: [{type: string}, {type: array, items: {type: string}}]}
-                  source: {type: string, description: language code or auto}
-                  target: {type: string}
-                  format: {type: string, enum: [text, html]}
-                  alternatives: {type: integer}
-                  api_key: {type: string}
-                  options: {type: object}
-        responses:
-          200: {description: translatedText is a string or a list, as q}
-          400: {description: the request is invalid}
-          403: {description: the API key is invalid}
-          429: {description: too many requests}
-        """
+        """Translate text or HTML, as LibreTranslate."""
         q, form = fields.get("q"), fields.get("format") or "text"
         if form not in ("text", "html"):
             raise HTTPException(400, f"{form} format is not supported")
@@ -125,12 +95,14 @@ class Server:
         limit = self.limits.max_alternatives
         count = number(fields.get("alternatives") or 0, "alternatives", limit)
         answer: dict[str, Any] = {"detectedLanguage": detected} if detected else {}
-        if "options" in fields:
+        if fields.get("options") is not None:
+            if count or form == "html":
+                raise HTTPException(400, "Invalid request: options exclude alternatives and html")
             results = await self.translations.with_options(texts, pair, fields["options"])
             translated = [[result.text] for result in results]
             answer["details"] = [json_fields(result, nbest=True) for result in results]
         elif form == "html":
-            translated = [[x] for x in await self.documents(texts, "html", pair)]
+            translated = [[x] for x in await self.translations.documents(texts, "html", pair)]
         else:
             translated = await self.translations.texts(texts, pair, count + 1)
         best, others = [x[0] for x in translated], [x[1:] for x in translated]
@@ -139,30 +111,8 @@ class Server:
             answer["alternatives"] = others if isinstance(q, list) else others[0]
         return JSONResponse(answer)
 
-    async def documents(self, texts: list[str], form: str, pair: tuple[str, str]) -> list[str]:
-        """Translate documents at once."""
-        return await asyncio.gather(
-            *(self.translations.document(text, form, pair) for text in texts)
-        )
-
     async def translate_file(self, request: Request, fields: Fields) -> Response:
-        """
-        summary: Translate a document
-        requestBody:
-          content:
-            multipart/form-data:
-              schema:
-                type: object
-                required: [file, source, target]
-                properties:
-                  file: {type: string, format: binary}
-                  source: {type: string}
-                  target: {type: string}
-                  api_key: {type: string}
-        responses:
-          200: {description: translatedFileUrl is the address of the translation}
-          400: {description: the request or the document is invalid}
-        """
+        """Translate a document."""
         upload = fields.get("file")
         if not isinstance(upload, UploadFile) or not upload.filename:
             raise HTTPException(400, "Invalid request: missing file parameter")
@@ -172,7 +122,7 @@ class Server:
         text, encoding = decode_document(await upload.read(), SUFFIXES.get(suffix, ""))
         pair, _ = self.languages_of(fields, [text])
         if form := SUFFIXES.get(suffix):
-            translated = await self.translations.document(text, form, pair)
+            [translated] = await self.translations.documents([text], form, pair)
             content = encode_document(translated, encoding, form)
         else:
             [[translated]] = await self.translations.texts([text], pair)
@@ -192,40 +142,19 @@ class Server:
         return Response(self.files[name], media_type="application/octet-stream", headers=headers)
 
     async def detect(self, request: Request, fields: Fields) -> Response:
-        """
-        summary: Detect the language of a text, among the source languages of the models
-        requestBody:
-          content:
-            application/json:
-              schema:
-                {type: object, required: [q], properties: {q: {type: string}}}
-        responses:
-          200: {description: a list with confidence (0 to 100) and language}
-        """
+        """Detect the language of a text."""
         return JSONResponse(self.models.detect(" ".join(self.checked(fields.get("q"), "q"))))
 
     async def deepl(self, request: Request, fields: Fields) -> Response:
-        """
-        summary: Translate text, DeepL's request
-        requestBody:
-          content:
-            application/json:
-              schema:
-                type: object
-                required: [text, target_lang]
-                properties:
-                  text: {type: array, items: {type: string}}
-                  source_lang: {type: string}
-                  target_lang: {type: string}
-        responses:
-          200: {description: translations is a list of detected_source_language and text}
-        """
+        """Translate text, as DeepL."""
         texts = self.checked(fields.get("text"), "text")
-        target = str(fields.get("target_lang") or "").split("-")[0]
+        target = str(fields.get("target_lang") or "").lower()
+        if not any(target in self.models.targets(source) for source in self.models.sources):
+            target = target.split("-")[0]  # such as EN-GB
         languages = {"source": fields.get("source_lang") or "auto", "target": target}
         pair, _ = self.languages_of(languages, texts)
-        if (form := fields.get("tag_handling")) in ("html", "xml"):
-            translated = await self.documents(texts, str(form), pair)
+        if fields.get("tag_handling") in ("html", "xml"):  # the texts may be parts of documents
+            translated = await self.translations.documents(texts, "html", pair)
         else:
             translated = [x[0] for x in await self.translations.texts(texts, pair)]
         source = pair[0].upper()
@@ -236,19 +165,11 @@ class Server:
         return JSONResponse({"translations": answers})
 
     async def languages(self, request: Request) -> Response:
-        """
-        summary: Languages of the models
-        responses:
-          200: {description: a list with code, name and targets}
-        """
+        """List the languages."""
         return JSONResponse(self.models.languages())
 
     async def settings(self, request: Request) -> Response:
-        """
-        summary: Settings for clients
-        responses:
-          200: {description: limits and default languages}
-        """
+        """Return settings for clients."""
         languages = self.models.languages()
         first = languages[0]
         target = first["targets"][0]
@@ -269,35 +190,20 @@ class Server:
         )
 
     async def health(self, request: Request) -> Response:
-        """
-        summary: Whether the server is ready
-        responses:
-          200: {description: it is}
-        """
+        """Return that the server is ready."""
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(self, request: Request) -> Response:
-        """
-        summary: Metrics in Prometheus' text format
-        responses:
-          200: {description: numbers of requests, lines and batches, without texts and addresses}
-        """
+        """Return metrics in Prometheus' text format."""
         return PlainTextResponse(self.metrics.text())
 
     async def spec(self, request: Request) -> Response:
         """Send the OpenAPI description of all endpoints."""
-        base = {
-            "openapi": "3.0.3",
-            "info": {"title": "seq2seq serve", "version": version("seq2seq")},
-        }
-        return JSONResponse(SchemaGenerator(base).get_schema(request.app.routes))
+        text = files("seq2seq.serve").joinpath("spec.yaml").read_text("utf-8")
+        return JSONResponse(yaml.safe_load(text))
 
     async def page(self, request: Request) -> Response:
-        """
-        summary: A page to translate with
-        responses:
-          200: {description: HTML}
-        """
+        """Send the page to translate with."""
         return HTMLResponse(files("seq2seq.serve").joinpath("page.html").read_text("utf-8"))
 
     def checked(self, value: Any, name: str) -> list[str]:
@@ -326,7 +232,7 @@ class Server:
             given.append(str(fields[name]).lower())
         (source, target), detected = given, None
         if source == "auto":
-            [detected] = self.models.detect(" ".join(texts)[:DETECTED])
+            [detected] = self.models.detect(" ".join(texts)[:DETECTED], target)
             source = detected["language"]
         for code, known in ((source, self.models.sources), (target, self.models.targets(source))):
             if code not in known:

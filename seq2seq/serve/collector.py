@@ -15,8 +15,10 @@ from seq2seq.decoding.translator import Translator
 
 BATCH_LINES = 160
 """Maximum number of lines of a batch."""
+BATCH_CHARACTERS = 40_000
+"""Number of characters after which a batch ends."""
 SHARE = 16
-"""Maximum number of lines of a request in a batch while others wait."""
+"""Number of lines of a request in a batch before the next request has its turn."""
 CONCURRENT = 2
 """Number of batches at once: one is encoded and decoded while the other is searched."""
 WAIT = 0.003
@@ -33,13 +35,17 @@ class Job:
     options: Options
     decoding: DecodingConfig
     done: asyncio.Future[None]
-    results: list[Translation | None] = field(default_factory=list)
+    results: dict[int, Translation] = field(default_factory=dict)
     next_line: int = 0
     """Index of the first line that is not yet in a batch."""
-    num_done: int = 0
 
-    def __post_init__(self) -> None:
-        self.results = [None] * len(self.lines)
+
+Batch = list[tuple[Job, int]]
+"""Lines of jobs, by their index."""
+
+
+class Cancelled(Exception):  # noqa: N818
+    """Nobody waits for a batch any more."""
 
 
 class Collector:
@@ -51,11 +57,11 @@ class Collector:
         """on_batch: called with the size of each batch."""
         self.translator, self.on_batch = translator, on_batch
         self.num_waiting = 0
-        """Number of lines that are not yet translated."""
+        """Number of lines of all requests that are not yet answered."""
         self._jobs: deque[Job] = deque()
         self._threads = ThreadPoolExecutor(CONCURRENT, thread_name_prefix="translate")
-        self._slots = CONCURRENT
         self._tasks: set[asyncio.Task[None]] = set()
+        """One for each batch that is being translated."""
 
     async def translate(
         self, lines: Sequence[Request], options: Options, decoding: DecodingConfig | None = None
@@ -63,9 +69,8 @@ class Collector:
         """Return a translation for each line. If this is cancelled, waiting lines are dropped."""
         if not lines:
             return []
-        loop = asyncio.get_running_loop()
-        decoding = decoding or self.translator.decoding
-        job = Job(lines, options, decoding, loop.create_future())
+        done = asyncio.get_running_loop().create_future()
+        job = Job(lines, options, decoding or self.translator.decoding, done)
         self._jobs.append(job)
         self.num_waiting += len(lines)
         self._start()
@@ -75,62 +80,80 @@ class Collector:
             if job in self._jobs:
                 self._jobs.remove(job)
             self.num_waiting -= len(lines)
-        return [result for result in job.results if result]
+        return [job.results[i] for i in range(len(lines))]
 
     def _start(self) -> None:
-        """Translate the next batch if a slot is free."""
-        if self._jobs and self._slots:
-            self._slots -= 1
+        """Translate the next batch, unless there are enough batches."""
+        if self._jobs and len(self._tasks) < CONCURRENT:
             task = asyncio.create_task(self._translate_batch())
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._finish)
+
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._start()
 
     async def _translate_batch(self) -> None:
-        try:
-            if self._slots < CONCURRENT - 1:
-                await asyncio.sleep(WAIT)
-            if batch := self._next_batch():
-                self.on_batch(len(batch))
-                loop = asyncio.get_running_loop()
-                results = await loop.run_in_executor(self._threads, self._process, batch)
-                for (job, index), result in zip(batch, results, strict=True):
-                    job.results[index] = result
-                    job.num_done += 1
-                    if job.num_done == len(job.lines) and not job.done.done():
-                        job.done.set_result(None)
-        finally:
-            self._slots += 1
-            self._start()
+        if len(self._tasks) > 1:
+            await asyncio.sleep(WAIT)
+        if not (batch := self._next_batch()):
+            return
+        self.on_batch(len(batch))
+        loop = asyncio.get_running_loop()
+        results = await loop.run_in_executor(self._threads, self._process, batch)
+        for (job, index), result in zip(batch, results, strict=True):
+            if job.done.done():
+                continue
+            if isinstance(result, Exception):
+                job.done.set_exception(result)
+                continue
+            job.results[index] = result
+            if len(job.results) == len(job.lines):
+                job.done.set_result(None)
 
-    def _next_batch(self) -> list[tuple[Job, int]]:
+    def _next_batch(self) -> Batch:
         """Return lines with equal options, a share of each waiting job in turn."""
-        batch: list[tuple[Job, int]] = []
-        if not self._jobs:
-            return batch
-        settings = self._jobs[0].options, self._jobs[0].decoding
-        equal = deque(job for job in self._jobs if (job.options, job.decoding) == settings)
-        while equal and (room := BATCH_LINES - len(batch)):
+        batch: Batch = []
+        characters = 0
+        first = self._jobs[0] if self._jobs else None
+        equal = deque(
+            job
+            for job in self._jobs
+            if first and (job.options, job.decoding) == (first.options, first.decoding)
+        )
+        while equal and len(batch) < BATCH_LINES and characters < BATCH_CHARACTERS:
             job = equal.popleft()
-            stop = min(job.next_line + min(SHARE, room), len(job.lines))
-            batch += [(job, index) for index in range(job.next_line, stop)]
-            job.next_line = stop
             self._jobs.remove(job)
-            if stop < len(job.lines):  # behind the others
+            for _ in range(min(SHARE, BATCH_LINES - len(batch), len(job.lines) - job.next_line)):
+                batch.append((job, job.next_line))
+                characters += len(job.lines[job.next_line])
+                job.next_line += 1
+                if characters >= BATCH_CHARACTERS:
+                    break
+            if job.next_line < len(job.lines):  # behind the others
                 self._jobs.append(job)
                 equal.append(job)
         return batch
 
-    def _process(self, batch: Sequence[tuple[Job, int]]) -> list[Translation]:
-        """Translate a batch. If the search fails, translate each line by itself."""
+    def _process(self, batch: Batch) -> list[Translation | Exception]:
+        """Translate a batch. If the search fails, divide the batch to find the line."""
+
+        def check(_: int) -> None:
+            if all(job.done.done() for job, _ in batch):
+                raise Cancelled
+
         lines = [job.lines[index] for job, index in batch]
         options, decoding = batch[0][0].options, batch[0][0].decoding
         try:
-            return self.translator.process(lines, options, decoding)
+            return [*self.translator.process(lines, options, decoding, check)]
+        except Cancelled as error:
+            return [error] * len(batch)
         except Exception as error:
             if len(batch) > 1:
-                return [self._process([item])[0] for item in batch]
+                half = len(batch) // 2
+                return self._process(batch[:half]) + self._process(batch[half:])
             logger.warning("a line could not be translated: %s", type(error).__name__)
-            return [Translation(lines[0], error=str(error))]
+            return [error]
 
     def close(self) -> None:
         """End the threads, after the batches that are being translated."""

@@ -33,8 +33,6 @@ class Limits:
     """Number of lines that wait for their translation. Further requests are refused."""
     max_seconds: float = 120.0
     """Time to receive and to answer a request."""
-    rate: int = 0
-    """Requests a minute by key, or by address without keys. 0: no limit."""
 
 
 class Keys:
@@ -55,14 +53,15 @@ class Keys:
 
     def check(self, key: str, address: str) -> None:
         """Raise an error 403 for a wrong key, and 429 for too many requests."""
-        # Compares with all keys, so that the time tells nothing.
+        # Always compares with every key, in constant time.
         known = [hmac.compare_digest(key.encode(), own) for own in self.keys]
         if self.keys and not any(known):
             raise HTTPException(403, "Invalid API key" if key else "Missing API key")
         if not self.rate:
             return
-        now, times = time.monotonic(), self._times.setdefault(key or address, deque())
-        self._times.move_to_end(key or address)
+        name = key if self.keys else address
+        now, times = time.monotonic(), self._times.setdefault(name, deque())
+        self._times.move_to_end(name)
         while times and times[0] < now - MINUTE:
             times.popleft()
         if len(times) >= self.rate:

@@ -28,7 +28,7 @@ class Models:
 
         Raises UserError for two models of the same pair, and a pivot that no model has.
         """
-        self.pivot = pivot
+        self.pivot = pivot = pivot.lower() if pivot else None
         self.collectors: dict[tuple[str, str], Collector] = {}
         for run in runs:
             translator = Translator.load(run)
@@ -69,10 +69,11 @@ class Models:
             for code in codes
         ]
 
-    def detect(self, text: str) -> list[dict[str, Any]]:
-        """Return the probable language of a text, of those that can be translated."""
+    def detect(self, text: str, target: str = "") -> list[dict[str, Any]]:
+        """Return the probable language of a text, of those that can be translated to a target."""
         scores = dict(language_identifier().rank(text))
-        code = max(self.sources, key=lambda code: scores.get(code, 0.0))
+        sources = [code for code in self.sources if target in self.targets(code)] or self.sources
+        code = max(sources, key=lambda code: scores.get(code, 0.0))
         return [{"confidence": round(100 * float(scores.get(code, 0.0)), 1), "language": code}]
 
     async def translate(
@@ -85,7 +86,7 @@ class Models:
         prefix: str = "",
         decoding: dict[str, Any] | None = None,
     ) -> list[Translation]:
-        """Translate texts. options: of the last model, if a pivot language is between."""
+        """Translate texts. options, prefix, decoding: of the last model, after a pivot language."""
         *before, last = self.route(source, target)
         for collector in before:
             lines = [Request(text, number) for number, text in enumerate(texts)]

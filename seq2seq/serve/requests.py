@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from json import JSONDecodeError
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from seq2seq.errors import UserError
 from seq2seq.serve.limits import Keys
 from seq2seq.serve.metrics import Metrics
 
@@ -37,6 +38,9 @@ class Endpoints:
             except HTTPException as error:
                 status = error.status_code
                 raise
+            except UserError as error:  # an invalid document or option
+                status = 400
+                raise HTTPException(400, f"Invalid request: {error}") from None
             finally:
                 self.metrics.requests.labels(request.url.path, str(status)).inc()
                 self.metrics.latency.observe(time.monotonic() - start)
@@ -77,7 +81,8 @@ async def read_fields(request: Request) -> Fields:
             lists = {name: form.getlist(name) for name in form}
             return {name: x if len(x) > 1 else x[0] for name, x in lists.items()}
         fields = await request.json()
-    except (JSONDecodeError, UnicodeDecodeError, RecursionError):
+        json.dumps(fields, ensure_ascii=False).encode()  # fails for lone surrogates
+    except (ValueError, RecursionError):
         raise HTTPException(400, "Invalid request: the body is not JSON") from None
     except ClientDisconnect:
         raise HTTPException(499, "The client has gone away") from None
@@ -105,15 +110,11 @@ def number(value: Any, name: str, limit: int) -> int:
     return int(value)
 
 
-def on_http_error(_: Request, error: Exception) -> Response:
-    """Answer with `{"error": ...}`, as LibreTranslate does."""
+def on_http_error(request: Request, error: Exception) -> Response:
+    """Answer with `{"error": ...}`, as LibreTranslate does; DeepL's clients read `message`."""
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code)
-
-
-def on_user_error(_: Request, error: Exception) -> Response:
-    """Answer to an invalid document or option."""
-    return JSONResponse({"error": f"Invalid request: {error}"}, 400)
+    name = "message" if request.url.path.startswith("/v2/") else "error"
+    return JSONResponse({name: error.detail}, error.status_code)
 
 
 def on_error(_: Request, error: Exception) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 
 import uvicorn
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 def serve(server: Server, host: str, port: int) -> None:
     """Answer requests until SIGTERM or SIGINT; then finish running requests and return."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a file for each connection
     config = uvicorn.Config(
         server.app(),
         host=host,
@@ -28,6 +31,7 @@ def serve(server: Server, host: str, port: int) -> None:
         timeout_keep_alive=5,
         timeout_graceful_shutdown=GRACE,
         server_header=False,
+        proxy_headers=False,  # a client could choose its address
     )
     try:
         socket = config.bind_socket()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -17,6 +18,7 @@ from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Models
 from seq2seq.serve.requests import is_text, number
 
+MAX_TERMS = 1_000
 OWN_OPTIONS = "alignment", "beam", "glossary", "nbest", "paragraphs", "prefix", "tokens"
 
 
@@ -44,17 +46,18 @@ class Translations:
         def key(text: str) -> Any:
             return text, pair, options, prefix, tuple(decoding.items())
 
-        missing = [text for text in dict.fromkeys(texts) if key(text) not in self._cache]
+        found = {text: self._cache[key(text)] for text in texts if key(text) in self._cache}
+        missing = [text for text in dict.fromkeys(texts) if text not in found]
         new = await self.models.translate(missing, *pair, options, prefix=prefix, decoding=decoding)
         if error := next((result.error for result in new if result.error), None):
             raise HTTPException(400, f"Cannot translate text: {error}")
         self.metrics.tokens.inc(sum(len(x.nbest[0].pieces) for x in new if x.nbest))
-        found = {key(text): result for text, result in zip(missing, new, strict=True)}
-        results = [found.get(key(text)) or self._cache[key(text)] for text in texts]
-        self._cache |= found
+        found |= dict(zip(missing, new, strict=True))
+        if not options.glossary:
+            self._cache |= {key(text): found[text] for text in missing}
         while len(self._cache) > self._cache_size:
             self._cache.popitem(last=False)
-        return results
+        return [found[text] for text in texts]
 
     async def texts(
         self, texts: Sequence[str], pair: tuple[str, str], nbest: int = 1
@@ -62,7 +65,7 @@ class Translations:
         """Return the N best translations of each text, which may have several lines."""
         parts = [text.split("\n") for text in texts]
         options = Options(nbest=nbest, scores=False, paragraphs=True)
-        beam = {"beam": max(nbest, 5)} if nbest > 1 else {}
+        beam = {"beam": nbest} if nbest > self._beam(pair) else {}
         lines = [line for part in parts for line in part]
         results = iter(await self.lines(lines, pair, options, decoding=beam))
         translated = []
@@ -82,11 +85,16 @@ class Translations:
             raise HTTPException(400, f"Invalid request: options must be an object of {names}")
         terms, prefix = given.get("glossary") or [], given.get("prefix") or ""
         are_pairs = isinstance(terms, list) and all(
-            isinstance(term, list) and len(term) == 2 and all(map(is_text, term)) for term in terms
+            isinstance(term, list)
+            and len(term) == 2
+            and all(is_text(x) and x.strip() for x in term)
+            for term in terms
         )
-        if not are_pairs or not is_text(prefix):
+        if not are_pairs or not is_text(prefix) or len(terms) > MAX_TERMS:
             raise HTTPException(
-                400, "Invalid request: glossary needs [source, target] pairs, prefix a string"
+                400,
+                f"Invalid request: glossary needs at most {MAX_TERMS} [source, target] pairs, and "
+                "prefix a string",
             )
         nbest = max(1, number(given.get("nbest", 1), "nbest", self.limits.max_alternatives + 1))
         options = Options(
@@ -96,22 +104,37 @@ class Translations:
             paragraphs=bool(given.get("paragraphs")),
             glossary=Glossary([Term(b, a) for a, b in terms]) if terms else None,
         )
-        beam = max(nbest, number(given.get("beam", 5), "beam", 100))
+        beam = max(nbest, number(given.get("beam", self._beam(pair)), "beam", 100))
         return await self.lines(texts, pair, options, prefix, {"beam": beam})
 
-    async def document(self, text: str, form: str, pair: tuple[str, str]) -> str:
-        """Return a translated document. Its blocks share the batches of other requests."""
+    async def documents(self, texts: Sequence[str], form: str, pair: tuple[str, str]) -> list[str]:
+        """Return translated documents. Their blocks share the batches of other requests."""
         for collector in self.models.route(*pair):
-            document = read_document(text, form)
-            self._count(len(document.blocks), len(text))
             spans = collector.translator.spans
-            found = await collector.translate(*document_requests(document, spans))
-            text = write_document(document, spans, found)
-        return text
+            documents = [read_document(text, form) for text in texts]
+            self._count(sum(len(x.blocks) for x in documents), sum(map(len, texts)))
+            prepared = [document_requests(document, spans) for document in documents]
+            options = next((x for _, x in prepared if x.alignment), prepared[0][1])
+            requests = [request for lines, _ in prepared for request in lines]
+            results = iter(await collector.translate(requests, options))
+            texts = [
+                write_document(document, spans, list(islice(results, len(document.blocks))))
+                for document in documents
+            ]
+        return list(texts)
+
+    def _beam(self, pair: tuple[str, str]) -> int:
+        """Return the beam width of a pair's model."""
+        return self.models.route(*pair)[-1].translator.decoding.beam
 
     def _count(self, lines: int, characters: int) -> None:
-        """Count lines; raises an error 429 if too many are waiting."""
-        if self.models.num_waiting + lines > self.limits.max_waiting:
+        """Count lines; raises an error if they are too many, alone or with the waiting ones."""
+        limit = self.limits.max_waiting
+        if lines > limit:
+            raise HTTPException(
+                400, f"Invalid request: request ({lines}) exceeds line limit ({limit})"
+            )
+        if self.models.num_waiting + lines > limit:
             raise HTTPException(429, "Slowdown: too many requests are waiting")
         self.metrics.lines.inc(lines)
         self.metrics.characters.inc(characters)
