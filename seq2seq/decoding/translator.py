@@ -291,6 +291,8 @@ def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> Decod
             "method and the keys of a recipe's section `decoding`"
         )
     given = {key: value for key, value in changes.items() if value is not None}
+    if not given:
+        return decoding
     changed = from_tree(decoding, given, "options", "decoding")
     require_effects(replace(Config(), decoding=changed))
     return changed

@@ -33,13 +33,12 @@ def serve(server: Server, host: str, port: int) -> None:
         server_header=False,
         proxy_headers=False,  # a client could choose its address
     )
-    try:
-        socket = config.bind_socket()
-    except SystemExit:
-        raise UserError(f"cannot listen on {host}, port {port}: name another with --port") from None
-    pairs = ", ".join(f"{source} to {target}" for source, target in server.models.collectors)
-    logger.info("serving %s on http://%s:%d", pairs, host, socket.getsockname()[1])
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises the signal again at its end
-    asyncio.run(uvicorn.Server(config).serve([socket]))
+    pairs = ", ".join(f"{source} to {target}" for source, target in server.models.collectors)
+    logger.info("serving %s on http://%s:%d", pairs, host, port)
+    try:
+        asyncio.run(uvicorn.Server(config).serve())
+    except SystemExit:  # uvicorn has logged why
+        raise UserError(f"cannot listen on {host}, port {port}: name another with --port") from None
     server.models.close()
