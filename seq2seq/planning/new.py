@@ -158,7 +158,7 @@ training:
   max_minutes: {minutes}  # time limit; the learning rate schedule ends with it
   max_steps: {max(50, rounded(max_steps))}  # limit of updates, for faster machines
   batch_tokens: {size.batch_tokens}  # tokens per update
-  micro_batch_tokens: {size.batch_tokens}  # tokens in memory at once; lower it if memory runs out
+  micro_batch_tokens: {size.batch_tokens * 3 // 2}  # tokens in memory at once, with room for longer, changed pairs
 {OPTIMIZERS[size.optimizer]}\
   lr: {size.lr}  # peak learning rate; halve it if the loss jumps
   warmup_steps: {min(100 if size.optimizer == "muon" else 4000, max(5, round(updates / 20)))}  # updates
