@@ -182,6 +182,8 @@ def _markdown_tokens(children: Sequence[Any]) -> list[Token]:
             tokens.append(Token("keep", f"{mark}{code}{mark}", child.content))
         elif child.type == "hardbreak" or child.content.startswith("<br"):
             tokens += [Token("other", "<br>"), Token("text", " ", " ")]
+        elif child.type == "html_inline":
+            tokens += _caption_tokens(child.content)
         else:
             side = {1: "open", -1: "close"}.get(child.nesting, "other")
             tokens.append(Token(side, child.markup or child.content, name=kind))

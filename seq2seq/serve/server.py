@@ -6,6 +6,7 @@ import asyncio
 import logging
 import resource
 import signal
+from socket import socket
 
 import uvicorn
 
@@ -26,7 +27,7 @@ def serve(server: Server, host: str, port: int) -> None:
         server.app(),
         host=host,
         port=port,
-        log_level="error",
+        log_level="critical",
         access_log=False,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=GRACE,
@@ -36,9 +37,14 @@ def serve(server: Server, host: str, port: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises the signal again at its end
     pairs = ", ".join(f"{source} to {target}" for source, target in server.models.collectors)
-    logger.info("serving %s on http://%s:%d", pairs, host, port)
+
+    class Announced(uvicorn.Server):
+        async def startup(self, sockets: list[socket] | None = None) -> None:
+            await super().startup(sockets)
+            logger.info("serving %s on http://%s:%d", pairs, host, port)
+
     try:
-        asyncio.run(uvicorn.Server(config).serve())
-    except SystemExit:  # uvicorn has logged why
+        asyncio.run(Announced(config).serve())
+    except SystemExit:
         raise UserError(f"cannot listen on {host}, port {port}: name another with --port") from None
     server.models.close()
