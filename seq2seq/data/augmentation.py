@@ -23,13 +23,17 @@ class Augmentation:
     """Changes a share of training pairs."""
 
     def __init__(
-        self, config: AugmentConfig, store: Store, tokenizer: Tokenizer, tags: Collection[str]
+        self,
+        config: AugmentConfig,
+        store: Store,
+        tokenizer: Tokenizer,
+        tags: Collection[str],
+        longest: int,
     ) -> None:
-        """tags: symbols before sources. They are never changed."""
-        self.store, self.tokenizer, self.tags = store, tokenizer, tags
+        """tags: symbols before sources. They are never changed. longest: see `Pairs`."""
+        self.store, self.tokenizer, self.tags, self.longest = store, tokenizer, tags, longest
         rates = asdict(config)
         self.rates = np.array([rates[name] for name in (*CHANGES, "join")])
-        self.longest = int(max(lens.max() for lens in store.lens))
 
     def __call__(
         self,

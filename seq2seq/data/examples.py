@@ -76,7 +76,9 @@ class Pairs(Examples):
         self._corpus_sizes = data.facts("train")["pairs_per_corpus"]
         self._corpus_weights = [corpus.weight for corpus in config.pairs.train]
         tags = {corpus.tag for corpus in config.pairs.train if corpus.tag}
-        self._augment = Augmentation(config.pairs.augment, self.store, self.tokenizer, tags)
+        self._augment = Augmentation(
+            config.pairs.augment, self.store, self.tokenizer, tags, self.longest
+        )
         self._bpe_dropout = config.tokenizer.bpe_dropout
         self._dropouts: dict[Vocabulary, BPEDropout] = {}
         self.is_slow = bool(self._bpe_dropout or self._augment.rates.any())

@@ -21,8 +21,8 @@ class Token(NamedTuple):
     """A piece of a document: all pieces together are the document."""
 
     kind: str
-    """`text`; `open` and `close` of an element; `other`, such as a comment; `keep`: an element with
-    its content, which is not translated."""
+    """`text`; `open` and `close` of an element; `other`, such as a comment; `keep`: an element
+    with content that is not translated."""
     raw: str
     """Characters of the document."""
     text: str = ""
@@ -207,7 +207,7 @@ class _Placement:
                 best = total, first, j + 1
         if best[0]:
             return best[1:]
-        # Before the translation of the next source word, else after that of the previous one.
+        # Before the next source word's translation, else after the previous word's translation.
         next_word = sum(word.start() < element.start for word in self.source_words)
         before = [j for i, j in self.links if i == next_word]
         after = [j + 1 for i, j in self.links if i == next_word - 1]

@@ -1,4 +1,4 @@
-"""Formats of documents by name: PO catalogues, subtitles, Markdown, and those of `markup`."""
+"""Formats of documents by name: PO, SRT and Markdown; `markup` reads HTML, XML and XLIFF."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Document(NamedTuple):
 
     blocks: list[Block]
     write: Callable[[list[str]], str]
-    """Returns the document with translations, which have the markup of their blocks."""
+    """Returns the document, given the translation of each block with its markup."""
 
     def translated(
         self, translations: Sequence[tuple[str, Links]], words: re.Pattern[str] = TOKENS

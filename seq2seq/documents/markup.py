@@ -234,7 +234,7 @@ def xml_tokens(text: str) -> list[Token]:
 
     def mark_cdata(is_inside: bool) -> None:
         if is_inside:
-            add("other")  # the whole section, which is not translated
+            add("other")  # the whole section: it is not translated
         parser.CharacterDataHandler = (lambda _: None) if is_inside else add_text
 
     parser.StartElementHandler = lambda name, _: add("open", name)

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 from seq2seq.config import with_batch_tokens
+from seq2seq.data.streams import map_sharded
 from seq2seq.errors import UserError, named_output, not_a_number
 from seq2seq.evaluation.evaluators import TranslationEvaluator
 from seq2seq.evaluation.robustness import robustness, robustness_rows
@@ -76,8 +77,9 @@ def evaluate_run(
     metrics |= evaluator.details
     if with_robustness:
         assert isinstance(evaluator, TranslationEvaluator)
+        translator = evaluator.translator(cast("Transformer", loaded.model))
         metrics["robustness"] = robustness(
-            partial(evaluator.translate, cast("Transformer", loaded.model)),
+            partial(map_sharded, translator.translate, processes=processes),
             list(zip(evaluator.sources, evaluator.references, strict=True)),
             tokenize=config.data.bleu_tokenizer,
             tag=tag_of(config),

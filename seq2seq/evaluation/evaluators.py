@@ -86,8 +86,8 @@ class TranslationEvaluator(SplitEvaluator):
         keys = VALIDATION_METRICS if self.validation else EVALUATION_METRICS
         if math.isnan(metrics["nll"]):  # a search would raise
             return metrics | dict.fromkeys(keys, math.nan)
-        precision = decoding_precision(self.decoding, str(model.device))
-        self.translations = self.translate(model, self.sources)
+        translator = self.translator(model)
+        self.translations = map_sharded(translator.translate, self.sources, self.processes)
         scores: Sequence[Score] = ()
         if self.processes.is_main:
             tokenize = self.config.data.bleu_tokenizer
@@ -95,17 +95,17 @@ class TranslationEvaluator(SplitEvaluator):
         scores = self.processes.broadcast(scores)
         self.details = {
             **{metric.signature_key: metric.signature for metric in scores},
-            "search": describe_search(self.decoding, precision),
+            "search": describe_search(self.decoding, translator.engines.precision),
             "sentences": len(self.sources),
         }
         return metrics | {metric.key: metric.value for metric in scores}
 
-    def translate(self, model: Transformer, texts: Sequence[str]) -> list[str]:
-        """Translate texts. The processes share them."""
+    def translator(self, model: Transformer) -> Translator:
+        """Return a translator with the search of this evaluation."""
         precision = decoding_precision(self.decoding, str(model.device))
         engines = Engines.of_model(model, self.data.tokenizer, self.config, precision)
         engines.is_logged = not self.validation
-        return map_sharded(Translator(engines, self.decoding).translate, texts, self.processes)
+        return Translator(engines, self.decoding)
 
     @torch.inference_mode()
     def _nll(self, model: Transformer) -> dict[str, float]:

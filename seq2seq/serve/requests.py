@@ -45,7 +45,6 @@ class Endpoints:
                 self.metrics.requests.labels(request.url.path, str(status)).inc()
                 self.metrics.latency.observe(time.monotonic() - start)
 
-        endpoint.__doc__ = answer.__doc__
         return endpoint
 
     async def _within_time(self, request: Request, answer: Answer) -> Response:
