@@ -36,6 +36,7 @@ def changed(name: str, pair: tuple[str, str] = PAIR, draw: int = 0) -> tuple[str
 def test_changes_of_case_and_punctuation_change_both_sides() -> None:
     assert changed("upper") == (PAIR[0].upper(), "DIE DATEI NOCH NICHT ÖFFNEN, GROSS.")
     assert changed("lower") == (PAIR[0].lower(), PAIR[1].lower())
+    assert changed("lower", ("Not A Sentence", "Kein Satz.")) == ("Not A Sentence", "Kein Satz.")
     assert changed("no_end") == (PAIR[0][:-1], PAIR[1][:-1])
     assert changed("title") == (
         "Don't Open The “File” – Yet",

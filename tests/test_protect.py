@@ -30,7 +30,7 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.prepare import prepare
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.text.augment import copy
-from seq2seq.text.case import is_upper, sentence_case, upper_outside
+from seq2seq.text.case import Recase, recase_outside, sentence_case, title_case, unusual_case
 from seq2seq.text.protect import SYMBOLS, compile_patterns, mask, mask_pair
 
 WITH_SYMBOLS = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=350), list(SYMBOLS))
@@ -296,15 +296,32 @@ def test_mistakes_in_recipes(recipe: Path) -> None:
         load_config(recipe, ["data.augment.copy=0.1"])
 
 
-def test_lines_in_capitals_are_translated_in_lower_case(protecting: Translator) -> None:
-    lower = ["The dog http://A.org/x likes %s a tree. A man", "The dog"]
-    upper = ["THE DOG http://A.org/x LIKES %s A TREE. A MAN", "THE DOG"]
-    expected = protecting.translations(lower, alignment=True, nbest=2)
-    found = protecting.translations(upper, alignment=True, nbest=2)
+LOWER = "The dog http://A.org/x likes %s a tree. A man"
+UPPER = "THE DOG http://A.org/x LIKES %s A TREE. A MAN"
+TITLE = "The Dog http://A.org/x Likes %s A Tree. A Man"
+
+
+@pytest.mark.parametrize(
+    ("texts", "recase"), [([UPPER, "THE DOG"], str.upper), ([TITLE], title_case)]
+)
+def test_upper_and_title_case_are_translated_in_lower_case(
+    texts: list[str], recase: Recase, protecting: Translator
+) -> None:
+    expected = protecting.translations([LOWER, "The dog"][: len(texts)], alignment=True, nbest=2)
+    found = protecting.translations(texts, alignment=True, nbest=2)
     for a, b in zip(expected, found, strict=True):
-        assert [x.text for x in b.nbest] == [upper_outside(x.text, pattern()) for x in a.nbest]
+        assert [x.text for x in b.nbest] == [
+            recase_outside(x.text, recase, pattern()) for x in a.nbest
+        ]
         assert [x.alignment for x in b.nbest] == [x.alignment for x in a.nbest]
     assert "http://A.org/x" in found[0].text and "%s" in found[0].text
     assert protecting.translate(["THE"]) != [protecting.translate(["The"])[0].upper()]
-    assert not any(map(is_upper, ["OK", "USB 3.0", "The DOG", "", "狗 喜欢", "1 2"]))
+
+
+def test_unusual_case() -> None:
+    usual = ["OK", "USB 3.0", "The DOG", "", "狗 喜欢", "1 2", "狗 喜 欢 树 木 USB", "A - B - C"]
+    usual += ["Show Only This Calendar", "How to Install It on Windows", "Open: Edit - Save As New"]
+    assert not any(map(unusual_case, usual))
+    assert unusual_case('How To Install "It" On Windows 10?') == title_case
+    assert unusual_case("USE IT") == str.upper
     assert sentence_case("A DOG. (THE END) NO") == "A dog. (The end) no"

@@ -11,7 +11,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.segments import Hypothesis, Options, Request, Segment, Translation
 from seq2seq.decoding.terms import Term
 from seq2seq.errors import UserError
-from seq2seq.text.case import is_upper, sentence_case
+from seq2seq.text.case import sentence_case, unusual_case
 from seq2seq.text.protect import Masked, mask
 from seq2seq.text.sentences import sentences
 
@@ -51,17 +51,17 @@ class Segmenter:
     def _whole(self, texts: Sequence[str]) -> list[Segment]:
         """Return each text as one segment."""
         masked = [mask(x, self.pattern) if self.pattern else Masked(x) for x in texts]
-        are_upper = [is_upper(x.text) for x in masked]
+        recases = [unusual_case(x.text) for x in masked]
         masked = [
-            replace(x, text=sentence_case(x.text)) if upper else x
-            for x, upper in zip(masked, are_upper, strict=True)
+            replace(x, text=sentence_case(x.text)) if recase else x
+            for x, recase in zip(masked, recases, strict=True)
         ]
         read = [self._read(x) for x in masked]
         # A call for each text would be a hundred times as slow.
         rows = self.source.encode_pieces(read)
         return [
-            Segment(row, masked=x, source_text=text, has_symbols=self.has_symbols, is_upper=upper)
-            for row, x, text, upper in zip(rows, masked, read, are_upper, strict=True)
+            Segment(row, masked=x, source_text=text, has_symbols=self.has_symbols, recase=recase)
+            for row, x, text, recase in zip(rows, masked, read, recases, strict=True)
         ]
 
     def _read(self, masked: Masked) -> str:
@@ -85,7 +85,7 @@ class Segmenter:
                         request,
                         references=references,
                         spans=spans,
-                        is_upper=segment.is_upper,
+                        recase=segment.recase,
                         segments=segments,
                     )
                 )

@@ -11,6 +11,7 @@ from typing import Any
 from seq2seq.decoding.alignment import WORDS, repeats_itself
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.errors import UserError
+from seq2seq.text.case import Recase
 from seq2seq.text.protect import SYMBOLS, Masked
 
 END = "</s>"
@@ -119,8 +120,8 @@ class Segment:
     """Text that the model reads, including the tag."""
     has_symbols: bool = True
     """Whether the model reads symbols. Otherwise it reads the spans themselves."""
-    is_upper: bool = False
-    """Whether the text was in capitals. The model reads it in lower case."""
+    recase: Recase | None = None
+    """Puts the translation in the text's case. The model reads the text in lower case."""
     separator: str = ""
     """Text between the previous segment and this segment."""
     hypotheses: list[Hypothesis] = field(default_factory=list)
@@ -158,8 +159,8 @@ class Translation:
     """Number of terms that the best translation contains."""
     spans: int = 0
     """Number of protected spans in the text."""
-    is_upper: bool = False
-    """Whether the text is in capitals, and the translation is to be."""
+    recase: Recase | None = None
+    """Puts the translation in the text's case, if it is UPPER or Title Case."""
     error: str | None = None
     """Reason why the text was not translated, or None."""
     segments: Sequence[Segment] = ()

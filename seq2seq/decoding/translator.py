@@ -36,7 +36,7 @@ from seq2seq.model.saved import (
     load_tokenizer,
     require_undamaged,
 )
-from seq2seq.text.case import upper_outside
+from seq2seq.text.case import recase_outside
 from seq2seq.text.protect import compile_patterns
 
 if TYPE_CHECKING:
@@ -249,8 +249,9 @@ class Translator:
         if options.search:
             for translation in translations:
                 translation.join(options.words)
-                for hypothesis in translation.nbest if translation.is_upper else ():
-                    hypothesis.text = upper_outside(hypothesis.text, self.spans)
+                if recase := translation.recase:
+                    for hypothesis in translation.nbest:
+                        hypothesis.text = recase_outside(hypothesis.text, recase, self.spans)
 
     def _align(
         self,

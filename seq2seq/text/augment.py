@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from numpy.random import Generator
 
+from seq2seq.text.case import title_case
 from seq2seq.text.protect import SYMBOLS
 
 Pair = tuple[str, str]
@@ -28,7 +29,6 @@ WORDS_PER_TYPO = 5
 NOISE = [(0x1F300, 0x1F650), (0x2190, 0x2200), (0x2600, 0x2700), (0x3041, 0x30FF), (0x4E00, 0x9FFF)]
 """Ranges of code points: pictographs, arrows, symbols, kana, Chinese characters."""
 
-_WORD_START = re.compile(r"(?<![\w'’])\w")
 _WORD = re.compile(r"\w+")
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
 
@@ -41,15 +41,16 @@ def upper(pair: Pair, random: Generator) -> Pair:
 def title(pair: Pair, random: Generator) -> Pair:
     """Title Case, on both sides, without punctuation at the end: a heading."""
     source, target = no_end(pair, random)
-    return _capitalize(source), _capitalize(target)
-
-
-def _capitalize(text: str) -> str:
-    return _WORD_START.sub(lambda match: match.group().upper(), text)
+    return title_case(source), title_case(target)
 
 
 def lower(pair: Pair, random: Generator) -> Pair:
-    """lower case, on both sides."""
+    """lower case, on both sides of a sentence.
+
+    Texts without final punctuation stay: labels in lower case have translations in normal case.
+    """
+    if not pair[0].endswith(tuple(FINAL_PUNCTUATION)):
+        return pair
     return pair[0].lower(), pair[1].lower()
 
 

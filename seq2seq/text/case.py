@@ -1,16 +1,25 @@
-"""Texts in capitals: translated in lower case, since models have hardly seen capitals."""
+"""Texts in UPPER or Title Case: translated in lower case, since models have hardly seen them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+
+Recase = Callable[[str], str]
+"""Returns a text in another case."""
 
 _WORDS = re.compile(r"[^\W\d_]{2,}")
+_WORD_START = re.compile(r"(?<![\w'’])\w")
 _START = re.compile(r"(?:^|[.!?]\s+)\W*\w")
+_TITLE_WORD = re.compile(r"[^\w\s]?([\w\ue000-\uf8ff])[\w'’-]*[^\w\s]{,3}")
+"""A word, or the symbol of a protected span, with punctuation around it."""
+_MIN_TITLE = 5
+"""Shorter texts, such as the name of a button, may have a capital in each word anyway."""
 
 
-def is_upper(text: str) -> bool:
-    """Return whether a text has at least two words, all of them in capitals."""
-    return text.isupper() and len(_WORDS.findall(text)) > 1
+def title_case(text: str) -> str:
+    """Return a text with a capital at the start of each word."""
+    return _WORD_START.sub(lambda match: match.group().upper(), text)
 
 
 def sentence_case(text: str) -> str:
@@ -18,12 +27,27 @@ def sentence_case(text: str) -> str:
     return _START.sub(lambda match: match.group().upper(), text.lower())
 
 
-def upper_outside(text: str, spans: re.Pattern[str] | None) -> str:
-    """Return a text in capitals, except the spans of a pattern."""
+def unusual_case(text: str) -> Recase | None:
+    """Return what puts a translation in the case of a text in UPPER or Title Case, else None."""
+    if text.isupper() and len(_WORDS.findall(text)) > 1:
+        return str.upper
+    return title_case if _is_title(text) else None
+
+
+def _is_title(text: str) -> bool:
+    words = list(map(_TITLE_WORD.fullmatch, text.split()))
+    starts = [word[1] for word in words if word]
+    return len(starts) == len(words) >= _MIN_TITLE and not any(
+        start.isalpha() and not start.isupper() for start in starts
+    )
+
+
+def recase_outside(text: str, recase: Recase, spans: re.Pattern[str] | None) -> str:
+    """Return a text in another case, except the spans of a pattern."""
     if not spans:
-        return text.upper()
+        return recase(text)
     parts, done = [], 0
     for match in spans.finditer(text):
-        parts += [text[done : match.start()].upper(), match.group()]
+        parts += [recase(text[done : match.start()]), match.group()]
         done = match.end()
-    return "".join([*parts, text[done:].upper()])
+    return "".join([*parts, recase(text[done:])])
