@@ -23,14 +23,7 @@ from seq2seq.documents.formats import SUFFIXES, decode_document, encode_document
 from seq2seq.serve.limits import BodyLimit, Keys, Limits
 from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Models
-from seq2seq.serve.requests import (
-    Endpoints,
-    Fields,
-    is_text,
-    number,
-    on_error,
-    on_http_error,
-)
+from seq2seq.serve.requests import Fields, endpoint, is_text, number, on_error, on_http_error
 from seq2seq.serve.translation import Translations
 
 DETECTED = 1_000
@@ -53,22 +46,28 @@ class Server:
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
-        endpoint = Endpoints(self.keys, self.metrics, self.limits.max_seconds)
-        answers = {
+        posted = {
             "/translate": self.translate,
             "/translate_file": self.translate_file,
             "/detect": self.detect,
             "/v2/translate": self.deepl,
         }
+        guards = self.keys, self.metrics, self.limits.max_seconds
+        package = files("seq2seq.serve")
+        page = package.joinpath("page.html").read_text("utf-8")
+        spec = yaml.safe_load(package.joinpath("spec.yaml").read_text("utf-8"))
         routes = [
-            *(Route(path, endpoint(answer), methods=["POST"]) for path, answer in answers.items()),
-            Route("/", self.page),
+            *(
+                Route(path, endpoint(answer, *guards), methods=["POST"])
+                for path, answer in posted.items()
+            ),
+            Route("/", lambda _: HTMLResponse(page)),
             Route("/download_file/{name}", self.download),
-            Route("/languages", self.languages),
+            Route("/languages", lambda _: JSONResponse(self.models.languages())),
             Route("/frontend/settings", self.settings),
-            Route("/health", self.health),
-            Route("/metrics", self.show_metrics),
-            Route("/spec", self.spec),
+            Route("/health", lambda _: JSONResponse({"status": "ok"})),
+            Route("/metrics", lambda _: PlainTextResponse(self.metrics.text())),
+            Route("/spec", lambda _: JSONResponse(spec)),
         ]
         every = ["*"]
         return Starlette(
@@ -79,10 +78,7 @@ class Server:
                 ),
                 Middleware(BodyLimit, max_bytes=self.limits.max_bytes),
             ],
-            exception_handlers={
-                HTTPException: on_http_error,
-                Exception: on_error,
-            },
+            exception_handlers={HTTPException: on_http_error, Exception: on_error},
         )
 
     async def translate(self, request: Request, fields: Fields) -> Response:
@@ -164,10 +160,6 @@ class Server:
         ]
         return JSONResponse({"translations": answers})
 
-    async def languages(self, request: Request) -> Response:
-        """List the languages."""
-        return JSONResponse(self.models.languages())
-
     async def settings(self, request: Request) -> Response:
         """Return settings for clients."""
         languages = self.models.languages()
@@ -188,23 +180,6 @@ class Server:
                 "supportedFilesFormat": [*SUFFIXES, ".txt"],
             }
         )
-
-    async def health(self, request: Request) -> Response:
-        """Return that the server is ready."""
-        return JSONResponse({"status": "ok"})
-
-    async def show_metrics(self, request: Request) -> Response:
-        """Return metrics in Prometheus' text format."""
-        return PlainTextResponse(self.metrics.text())
-
-    async def spec(self, request: Request) -> Response:
-        """Send the OpenAPI description of all endpoints."""
-        text = files("seq2seq.serve").joinpath("spec.yaml").read_text("utf-8")
-        return JSONResponse(yaml.safe_load(text))
-
-    async def page(self, request: Request) -> Response:
-        """Send the page to translate with."""
-        return HTMLResponse(files("seq2seq.serve").joinpath("page.html").read_text("utf-8"))
 
     def checked(self, value: Any, name: str) -> list[str]:
         """Return a text, or a list of texts, within the limits; else raises an error 400."""

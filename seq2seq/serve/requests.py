@@ -20,49 +20,39 @@ Fields = Mapping[str, Any]
 Answer = Callable[[Request, Fields], Awaitable[Response]]
 
 
-class Endpoints:
-    """Makes endpoints of functions: reads and checks requests, limits their time, counts them."""
+def endpoint(
+    answer: Answer, keys: Keys, metrics: Metrics, max_seconds: float
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that reads and checks requests, limits their time and counts them."""
 
-    def __init__(self, keys: Keys, metrics: Metrics, max_seconds: float) -> None:
-        self.keys, self.metrics, self.max_seconds = keys, metrics, max_seconds
-
-    def __call__(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of a function."""
-
-        async def endpoint(request: Request) -> Response:
-            start, status = time.monotonic(), 500
-            try:
-                response = await self._within_time(request, answer)
-                status = response.status_code
-                return response
-            except HTTPException as error:
-                status = error.status_code
-                raise
-            except UserError as error:  # an invalid document or option
-                status = 400
-                raise HTTPException(400, f"Invalid request: {error}") from None
-            finally:
-                self.metrics.requests.labels(request.url.path, str(status)).inc()
-                self.metrics.latency.observe(time.monotonic() - start)
-
-        return endpoint
-
-    async def _within_time(self, request: Request, answer: Answer) -> Response:
-        """Answer a request, unless it takes too long or its client goes away."""
-        end = time.monotonic() + self.max_seconds
+    async def counted(request: Request) -> Response:
+        start, status = time.monotonic(), 500
         try:
-            fields = await asyncio.wait_for(read_fields(request), self.max_seconds)
+            response = await within_time(request)
+            status = response.status_code
+            return response
+        except HTTPException as error:
+            status = error.status_code
+            raise
+        except UserError as error:  # an invalid document or option
+            status = 400
+            raise HTTPException(400, f"Invalid request: {error}") from None
+        finally:
+            metrics.requests.labels(request.url.path, str(status)).inc()
+            metrics.latency.observe(time.monotonic() - start)
+
+    async def within_time(request: Request) -> Response:
+        end = time.monotonic() + max_seconds
+        try:
+            fields = await asyncio.wait_for(read_fields(request), max_seconds)
         except asyncio.TimeoutError:
             raise HTTPException(408, "The request was too slow") from None
         authorization = request.headers.get("authorization", "").removeprefix("DeepL-Auth-Key ")
         key = str(fields.get("api_key") or fields.get("auth_key") or authorization)
-        self.keys.check(key, request.client.host if request.client else "")
+        keys.check(key, request.client.host if request.client else "")
         work = asyncio.ensure_future(answer(request, fields))
         try:
-            while not work.done():
-                await asyncio.wait({work}, timeout=0.25)
-                if work.done():
-                    break
+            while not (await asyncio.wait({work}, timeout=0.25))[0]:
                 if time.monotonic() > end:
                     raise HTTPException(503, "The translation took too long")
                 if await request.is_disconnected():
@@ -70,6 +60,8 @@ class Endpoints:
             return work.result()
         finally:
             work.cancel()
+
+    return counted
 
 
 async def read_fields(request: Request) -> Fields:
