@@ -11,8 +11,8 @@ Recase = Callable[[str], str]
 _WORDS = re.compile(r"[^\W\d_]{2,}")
 _WORD_START = re.compile(r"(?<![\w'’])\w")
 _START = re.compile(r"(?:^|[.!?]\s+)\W*\w")
-_TITLE_WORD = re.compile(r"[^\w\s]?([\w\ue000-\uf8ff])[\w'’-]*[^\w\s]{,3}")
-"""A word, or the symbol of a protected span, with punctuation around it."""
+_FIRST = re.compile(r"[^\W_]|[\ue000-\uf8ff]")
+"""The first letter or digit of a word, or the symbol of a protected span."""
 _MIN_TITLE = 5
 """Shorter texts, such as the name of a button, may have a capital in each word anyway."""
 
@@ -35,10 +35,10 @@ def unusual_case(text: str) -> Recase | None:
 
 
 def _is_title(text: str) -> bool:
-    words = list(map(_TITLE_WORD.fullmatch, text.split()))
-    starts = [word[1] for word in words if word]
-    return len(starts) == len(words) >= _MIN_TITLE and not any(
-        start.isalpha() and not start.isupper() for start in starts
+    """Return whether all words start with a capital. A dash between words is a menu's."""
+    starts = [match and match[0] for match in map(_FIRST.search, text.split())]
+    return len(starts) >= _MIN_TITLE and all(
+        start and (start.isupper() or not start.isalpha()) for start in starts
     )
 
 
