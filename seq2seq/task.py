@@ -1,15 +1,16 @@
 """Interface of tasks for training, evaluation and reports.
 
-Tasks are implemented in `seq2seq/tasks/`, one module per task. Keys, defaults and checks of their
-recipes are in `seq2seq/config/tasks.py`.
+`seq2seq/tasks.py` has the tasks. Keys, defaults and checks of their recipes are in
+`seq2seq/config/tasks.py`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:  # not at run time: `score` loads tasks without torch
     from seq2seq.config import Config
@@ -31,35 +32,22 @@ class Evaluator(ABC):
         """Return the metrics of a model, including `training.best_by`."""
 
 
-class Task(ABC):
+@dataclass
+class Task:
     """Model, training examples and evaluation of a task."""
 
-    unit: ClassVar[str]
+    unit: str
     """Unit of the training data (plural)."""
-    use: ClassVar[str]
+    use: str
     """Command that uses a trained model. `{run}` stands for the run directory."""
-
-    @abstractmethod
-    def build_model(self, config: Config, tokenizer: Tokenizer) -> Any:
-        """Return a newly initialised `Network` (`model/transformer.py`)."""
-
-    @abstractmethod
-    def examples(self, config: Config, data: PreparedData) -> Examples:
-        """Return the training examples of prepared data."""
-
-    @abstractmethod
-    def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
-        """Return an evaluator of a split.
-
-        options: split, processes, validation (whether to use the recipe's settings for
-        validations) and, for a language model, stride.
-        """
-
-    def require_initial(self, tokenizer: Tokenizer, folder: Path) -> None:
-        """Raise UserError if a model directory cannot initialise training with a tokenizer."""
-        return
+    build_model: Callable[[Config, Tokenizer], Any]
+    """Returns a newly initialised `Network` (`model/transformer.py`)."""
+    examples: Callable[[Config, PreparedData], Examples]
+    """Returns the training examples of prepared data."""
+    evaluator: Callable[..., Evaluator]
+    """Returns an evaluator of a split; for its arguments see `SplitEvaluator`."""
 
 
 def load_task(name: str) -> Task:
     """Return the task of a recipe."""
-    return cast(Task, import_module(f"seq2seq.tasks.{name}").TASK)
+    return cast(Task, import_module("seq2seq.tasks").TASKS[name])

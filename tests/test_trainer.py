@@ -28,7 +28,7 @@ from seq2seq.model.directory import average_models, load_model
 from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
-from seq2seq.tasks.translation import Translation
+from seq2seq.tasks import TASKS
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.results import Results
@@ -196,7 +196,7 @@ def train_with_scores(config: Config, run: Path, scores: list[float]) -> RunStat
         return {"bleu": scores.pop(0), "nll": 1.0, "perplexity": 2.7}
 
     evaluate.extent = "nothing"  # type: ignore[attr-defined]
-    with patch.object(Translation, "evaluator", lambda *_, **__: evaluate):
+    with patch.object(TASKS["translation"], "evaluator", lambda *_, **__: evaluate):
         return train(config, run)
 
 

@@ -13,7 +13,10 @@ from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulation
 
 from seq2seq.config import Config, TrainingConfig, to_yaml, with_paths
 from seq2seq.data.prepared import PreparedData
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData
+from seq2seq.data.vocabulary import Labels
+from seq2seq.errors import UserError
 from seq2seq.extras import require_extra
 from seq2seq.files import write_text
 from seq2seq.machine.devices import describe_device
@@ -151,7 +154,12 @@ def _build_model(config: Config, run: Path, task: Task, data: PreparedData) -> N
         init = find_model(Path(init_from)).resolve()
         logger.info("new run, initialised from %s (%s)", init_from, init.name)
         require_undamaged(init)
-        task.require_initial(data.tokenizer, init)
+        labels, initial = data.tokenizer.target, Tokenizer.load(init).target
+        if isinstance(labels, Labels) and labels.model != initial.model:
+            raise UserError(
+                f"{init} has the labels {initial.model.decode()}, but the training data have "
+                f"{labels.model.decode()}: training.init_from needs the same labels"
+            )
         load_weights(model, init)
     model.set_gradient_checkpointing(config.training.gradient_checkpointing)
     return model

@@ -1,1 +1,0 @@
-"""Tasks. Module names are the values of the recipe key `task`."""
