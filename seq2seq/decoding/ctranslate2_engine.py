@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,21 +32,11 @@ def unsupported_options(decoding: DecodingConfig, *, terms: bool) -> list[str]:
     return changed + ["terms and glossaries"] * terms
 
 
-def _wait(result: Any) -> None:
-    """Wait for an asynchronous result. Unlike `result.result()`, Ctrl-C interrupts this."""
-    start = time.monotonic()
-    while not result.done():
-        # Back off: polling takes time from the threads of the search.
-        time.sleep(min(max((time.monotonic() - start) / 10, 1e-4), 0.02))
-
-
 def _with_targets(submit: Callable[..., list[Any]], pairs: Pairs, **options: Any) -> Iterator[Any]:
     """Yield a result for each pair, by teacher forcing; submit: a method of CTranslate2."""
     for start in range(0, len(pairs), PAIRS_PER_CALL):
         sources, targets = zip(*pairs[start : start + PAIRS_PER_CALL], strict=True)
-        results = submit(sources, targets, asynchronous=True, max_input_length=0, **options)
-        _wait(results[-1])
-        yield from (result.result() for result in results)
+        yield from submit(sources, targets, max_input_length=0, **options)
 
 
 def _has_rules(decoding: DecodingConfig) -> bool:
@@ -129,8 +118,6 @@ class CTranslate2Engine(Engine):
         rules change their normalisation. In these cases the score stays NaN and is computed later.
         The scores that are kept are used for ranking only: they are not exact enough for output.
         """
-        if len(results) > 1:
-            _wait(results[-1])
         for segment, pending in zip(segments, results, strict=True):
             result = pending.result()
             longest, limit = max(map(len, result.hypotheses)), self.max_len(segment, decoding) - 1
