@@ -101,8 +101,7 @@ def test_the_precision_cannot_change_after_loading(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"sample": True}, "does not support sample"),
-        ({"sample": True, "top_k": 3}, "does not support sample or top_k"),
+        ({"sample": True, "top_k": 3}, "does not support sampling"),
         ({"constraints": [["Haus"]]}, "does not support terms and glossaries"),
     ],
     ids=str,

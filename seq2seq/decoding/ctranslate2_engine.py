@@ -18,18 +18,11 @@ from seq2seq.errors import UserError
 from seq2seq.machine.threads import fixed_threads, usable_cores
 
 UNSUPPORTED = ("sample", "temperature", "top_k", "top_p", "seed")
-"""Keys of the section `decoding` that CTranslate2 does not support."""
+"""Keys of the section `decoding` that CTranslate2 does not support: all are for sampling."""
 SCORING_TOKENS = 256
 """Maximum tokens in a scoring batch. Larger batches need more memory for logits, and more time."""
 PAIRS_PER_CALL = 1_000
 """Number of pairs in a call of CTranslate2. Ctrl-C takes effect after the call."""
-
-
-def unsupported_options(decoding: DecodingConfig, *, terms: bool) -> list[str]:
-    """Return the names of used options that CTranslate2 does not support."""
-    default = DecodingConfig()
-    changed = [key for key in UNSUPPORTED if getattr(decoding, key) != getattr(default, key)]
-    return changed + ["terms and glossaries"] * terms
 
 
 def _with_targets(submit: Callable[..., list[Any]], pairs: Pairs, **options: Any) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from seq2seq.config import Config, DecodingConfig, DecodingPrecision
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine, unsupported_options
+from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
 from seq2seq.decoding.engine import Engine
 from seq2seq.errors import UserError
 from seq2seq.model.ctranslate2 import has_ctranslate2, temporarily_converted
@@ -76,7 +76,7 @@ class Engines:
         """
         if decoding.sample and terms:
             raise UserError("glossaries and constraints need beam search, not sampling")
-        unsupported = " or ".join(unsupported_options(decoding, terms=terms))
+        unsupported = "sampling" if decoding.sample else "terms and glossaries" if terms else ""
         if self.models is None:
             if unsupported:
                 raise UserError(
