@@ -77,7 +77,6 @@ def _devices() -> Iterator[Finding]:
     from seq2seq.machine.devices import describe_device
     from seq2seq.machine.precision import DTYPES, resolve_precision, single_thread_flops
     from seq2seq.machine.threads import usable_cores
-    from seq2seq.model.inference import choose_precision
 
     devices = [torch.device("cpu")]
     devices += [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
@@ -86,9 +85,10 @@ def _devices() -> Iterator[Finding]:
     for device in devices:
         flops = {precision: single_thread_flops(device, precision) for precision in DTYPES}
         speeds = [f"{precision} {speed / 1e9:,.0f}" for precision, speed in flops.items() if speed]
-        chosen = resolve_precision("auto", device), choose_precision("auto", device)
-        text = f"{describe_device(device)}: {', '.join(speeds)} GFLOP/s; training in {chosen[0]}, "
-        yield Finding("ok", f"{text}translation in {chosen[1]}")
+        chosen = resolve_precision("auto", device)
+        translation = "fp32" if device.type == "cpu" else chosen
+        text = f"{describe_device(device)}: {', '.join(speeds)} GFLOP/s; training in {chosen}, "
+        yield Finding("ok", f"{text}translation in {translation}")
     yield Finding("ok", f"{usable_cores()} cores, {torch.get_num_threads()} threads")
     if not torch.cuda.is_available() and shutil.which("nvidia-smi"):
         text = f"torch {torch.__version__} does not see the NVIDIA GPU"

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from seq2seq.config import Config, DecodingConfig, DecodingPrecision
+from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
 from seq2seq.decoding.engine import Engine
@@ -21,6 +21,8 @@ from seq2seq.model.saved import max_source_tokens, num_positions
 if TYPE_CHECKING:
     from seq2seq.decoding.torch_engine import TorchEngine
     from seq2seq.model.transformer import Transformer
+
+EnginePrecision = Literal["fp32", "bf16", "fp16", "int8"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ class Engines:
     configs: Sequence[Config]
     """Configurations of the models."""
     device: str
-    precision: DecodingPrecision
+    precision: EnginePrecision
     """fp32 or int8 on a CPU; fp32, bf16 or fp16 on a GPU."""
     folder: Callable[[], AbstractContextManager[Path]]
     """Returns a context manager that yields a folder with the model in CTranslate2's format."""
@@ -50,7 +52,7 @@ class Engines:
         model: Transformer,
         tokenizer: Tokenizer,
         config: Config,
-        precision: DecodingPrecision = "fp32",
+        precision: EnginePrecision = "fp32",
     ) -> Engines:
         """Return the engines of a model in memory."""
         device = str(model.device)
@@ -117,26 +119,28 @@ class Engines:
     def torch(self) -> TorchEngine:
         """The PyTorch engine."""
         from seq2seq.decoding.torch_engine import TorchEngine
-        from seq2seq.model.inference import choose_precision, for_inference
+        from seq2seq.model.inference import for_inference
 
         assert self.models
-        models = self.models()
-        precision = choose_precision(self.precision, models[0].device)
-        models = [for_inference(model, precision) for model in models]
+        # On a CPU always fp32, so that results do not depend on the machine.
+        precision = "fp32" if self.precision == "int8" else self.precision
+        models = [for_inference(model, precision) for model in self.models()]
         return TorchEngine(models, self.tokenizer, self.max_target_len, self.name)
 
 
-def decoding_precision(decoding: DecodingConfig, device: str) -> DecodingPrecision:
-    """Return the precision of decoding on a device: fp32 or int8 on a CPU.
+def decoding_precision(decoding: DecodingConfig, device: str) -> EnginePrecision:
+    """Return the precision of decoding on a device.
 
-    bf16 and fp16 become fp32 on a CPU, with a warning.
+    bf16 and fp16 become fp32 on a CPU, with a warning. On a GPU int8 is treated as auto. Raises
+    UserError if the GPU does not support the precision.
     """
     if device != "cpu":
         import torch
 
-        from seq2seq.model.inference import choose_precision
+        from seq2seq.machine.precision import resolve_precision
 
-        return choose_precision(decoding.precision, torch.device(device))
+        precision = "auto" if decoding.precision == "int8" else decoding.precision
+        return resolve_precision(precision, torch.device(device), key="decoding.precision")
     if decoding.precision in ("bf16", "fp16"):
         logger.warning("precision=%s needs a GPU: decoding in fp32", decoding.precision)
     return "int8" if decoding.precision == "int8" else "fp32"

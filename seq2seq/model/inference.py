@@ -12,24 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seq2seq.config import DecodingPrecision
-from seq2seq.machine.precision import DTYPES, Precision, resolve_precision
+from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.model.layers import Layer
 from seq2seq.model.transformer import Network
 
 M = TypeVar("M", bound=Network)
-
-
-def choose_precision(precision: DecodingPrecision, device: torch.device) -> Precision:
-    """Return the precision of inference with torch on a device.
-
-    CPUs use fp32, so that results do not depend on the machine. On a GPU int8 is treated as auto:
-    bf16 or fp16, if faster. Raises UserError if the GPU does not support the precision.
-    """
-    if device.type == "cpu":
-        return "fp32"
-    chosen = "auto" if precision == "int8" else precision
-    return resolve_precision(chosen, device, key="decoding.precision")
 
 
 class CastLinear(nn.Module):
