@@ -318,7 +318,7 @@ def test_learned_positions_limit_the_translation(
         ({"texts": "the dog"}, "texts must be a list"),
         ({"constraints": ["Hund"]}, "constraints needs a list of strings for each text"),
         ({"references": ["der Hund"]}, "references needs a list of strings for each text"),
-        ({"beem": 3}, "unknown option beem; did you mean beam?"),
+        ({"beem": 3}, "unknown key 'decoding.beem'; did you mean 'decoding.beam'?"),
         ({"beam": "wide"}, "beam='wide' should be a whole number"),
         ({"beam": 0}, "beam=0 must be at least 1"),
         ({"nbest": 9}, "nbest=9 is larger than the beam of 4; increase beam"),

@@ -16,7 +16,7 @@ from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
 from seq2seq.decoding.engine import Engine
 from seq2seq.errors import UserError
 from seq2seq.model.ctranslate2 import has_ctranslate2, temporarily_converted
-from seq2seq.model.saved import max_source_tokens, num_positions
+from seq2seq.model.saved import num_positions
 
 if TYPE_CHECKING:
     from seq2seq.decoding.torch_engine import TorchEngine
@@ -58,11 +58,6 @@ class Engines:
         device = str(model.device)
         convert = partial(temporarily_converted, model, tokenizer, config)
         return cls(tokenizer, [config], device, precision, convert, lambda: [model])
-
-    @property
-    def max_source_len(self) -> int:
-        """Maximum number of source tokens, without the end symbol."""
-        return min(map(max_source_tokens, self.configs))
 
     @property
     def max_target_len(self) -> int:

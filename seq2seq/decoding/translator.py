@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,17 +16,11 @@ from seq2seq.decoding.documents import document_requests, write_document
 from seq2seq.decoding.engine import Engine, Progress
 from seq2seq.decoding.engines import Engines, decoding_precision
 from seq2seq.decoding.segmenter import Segmenter
-from seq2seq.decoding.segments import (
-    Options,
-    Request,
-    Segment,
-    Translation,
-    make_requests,
-)
+from seq2seq.decoding.segments import Options, Request, Segment, Translation, make_requests
 from seq2seq.decoding.spans import restore_spans
 from seq2seq.decoding.terms import Glossary
 from seq2seq.documents.formats import read_document
-from seq2seq.errors import UserError, did_you_mean
+from seq2seq.errors import UserError
 from seq2seq.machine.devices import default_device
 from seq2seq.model.ctranslate2 import converted
 from seq2seq.model.saved import (
@@ -34,6 +28,7 @@ from seq2seq.model.saved import (
     find_model,
     is_exported,
     load_tokenizer,
+    max_source_tokens,
     require_undamaged,
 )
 from seq2seq.text.case import recase_outside
@@ -65,7 +60,7 @@ class Translator:
                 f"tag={tag!r} is not a symbol of this model's tokenizer: use a tag of its training "
                 "corpora"
             )
-        limit, data = engines.max_source_len, engines.configs[0].pairs
+        limit, data = min(map(max_source_tokens, engines.configs)), engines.configs[0].pairs
         self.spans = compile_patterns(data.protect if protect is None else protect, "protect")
         self._segmenter = Segmenter(
             self.tokenizer,
@@ -158,8 +153,8 @@ class Translator:
         of each text. scores: compute scores; this may take extra time. tokens: return
         log-probabilities of the pieces. alignment: return word alignments. search: translate; if
         False, only score the references. paragraphs: translate the sentences of each text
-        separately. decoding: keys of the recipe's section `decoding`, to
-        replace its values. The translator's tag, if any, is put before every text.
+        separately. decoding: keys of the recipe's section `decoding`, to replace its values. The
+        translator's tag, if any, is put before every text.
         """
         requests = make_requests(texts, prefixes, constraints, references)
         changed = changed_decoding(self.decoding, decoding)
@@ -284,13 +279,6 @@ class Translator:
 
 def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
     """Return a section `decoding` with changed values; None leaves a value unchanged."""
-    known = {key.name for key in fields(DecodingConfig)}
-    if unknown := changes.keys() - known:
-        name = min(unknown)
-        raise TypeError(
-            f"unknown option {name}{did_you_mean(name, known)} options are the arguments of the "
-            "method and the keys of a recipe's section `decoding`"
-        )
     given = {key: value for key, value in changes.items() if value is not None}
     if not given:
         return decoding
