@@ -79,7 +79,7 @@ def translate(options: argparse.Namespace) -> None:
     """Translate lines of text."""
     from seq2seq.config import DecodingConfig
     from seq2seq.data.streams import count_lines
-    from seq2seq.decoding.files import translate_file
+    from seq2seq.decoding.documents import translate_file
     from seq2seq.decoding.lines import LineTranslator, RequestReader
     from seq2seq.decoding.segments import Options
     from seq2seq.decoding.terms import Glossary
@@ -107,7 +107,8 @@ def translate(options: argparse.Namespace) -> None:
     if document := _document_format(options):
         if processes.is_main:  # more processes would not be faster
             [path] = options.files
-            translate_file(translator, path, options.output, document, glossary)
+            translate = partial(translator.translate_document, format=document, glossary=glossary)
+            translate_file(translate, path, options.output, document)
         processes.exit()
         return
     terms = bool(glossary or options.constraints)

@@ -1,15 +1,20 @@
-"""Requests for the blocks of a document, and the document with their translations."""
+"""Translation of documents: requests for their blocks, and documents with the translations."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 
 from seq2seq.decoding.segments import Options, Request, Translation
 from seq2seq.decoding.spans import SPANS
 from seq2seq.decoding.terms import Glossary
-from seq2seq.documents.formats import Document
+from seq2seq.documents.formats import Document, decode_document, encode_document
+from seq2seq.errors import UserError, named_output
+from seq2seq.files import atomic_file
 from seq2seq.text.words import TOKENS
 
 logger = logging.getLogger(__name__)
@@ -59,3 +64,17 @@ def write_document(
         ],
         words,
     )
+
+
+def translate_file(
+    translate: Callable[[str], str], path: Path, output: Path | None, form: str
+) -> None:
+    """Translate a document file. output: standard output if None."""
+    try:
+        text, encoding = decode_document(path.read_bytes(), form)
+        content = encode_document(translate(text), encoding, form)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    file = atomic_file(output) if output else nullcontext(sys.stdout.buffer)
+    with named_output(output or "standard output"), file as stream:
+        stream.write(content)
