@@ -34,22 +34,17 @@ def document_requests(
         alignment=has_markup,
         paragraphs=True,
         glossary=glossary,
-        words=_words(spans),
+        words=re.compile(f"{spans.pattern}|{TOKENS.pattern}") if spans else TOKENS,
     )
 
 
-def _words(spans: re.Pattern[str] | None) -> re.Pattern[str]:
-    return re.compile(f"{spans.pattern}|{TOKENS.pattern}") if spans else TOKENS
-
-
 def write_document(
-    document: Document, spans: re.Pattern[str] | None, translations: Sequence[Translation]
+    document: Document, words: re.Pattern[str], translations: Sequence[Translation]
 ) -> str:
-    """Return a document with the translation of each block.
+    """Return a document with the translation of each block. words: words of the alignments.
 
     A block that could not be translated stays as it is, with a warning.
     """
-    words = _words(spans)
     for number, translation in enumerate(translations, start=1):
         if translation.error:
             logger.warning("block %d not translated: %s", number, translation.error)

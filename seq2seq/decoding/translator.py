@@ -174,7 +174,7 @@ class Translator:
         document = read_document(text, format)
         requests, options = document_requests(document, self.spans, glossary)
         changed = changed_decoding(self.decoding, decoding)
-        return write_document(document, self.spans, self.process(requests, options, changed))
+        return write_document(document, options.words, self.process(requests, options, changed))
 
     def process(
         self,

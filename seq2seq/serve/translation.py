@@ -118,7 +118,7 @@ class Translations:
             requests = [request for lines, _ in prepared for request in lines]
             results = iter(await collector.translate(requests, options))
             texts = [
-                write_document(document, spans, list(islice(results, len(document.blocks))))
+                write_document(document, options.words, list(islice(results, len(document.blocks))))
                 for document in documents
             ]
         return list(texts)
