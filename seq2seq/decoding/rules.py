@@ -42,9 +42,9 @@ class Prefix:
     other_rules: Sequence[Rule] = ()
 
     def __call__(self, state: BeamState, values: Tensor) -> Tensor:
-        free_values = values
+        restricted = values
         for rule in self.other_rules:
-            free_values = rule(state, free_values)
+            restricted = rule(state, restricted)
         position = state.length - 1
         forced = [
             (row, self.prefixes[sentence][position])
@@ -52,13 +52,12 @@ class Prefix:
             if position < len(self.prefixes[sentence])
         ]
         if not forced:
-            return free_values
+            return restricted
         rows, tokens = to_device(np.array(forced), values.device).unbind(1)
-        forced_values = torch.full_like(values, -torch.inf)
-        forced_values[rows, :, tokens] = values[rows, :, tokens]
-        free = torch.ones(len(values), dtype=torch.bool, device=values.device)
-        free[rows] = False
-        return torch.where(free[:, None, None], free_values, forced_values)
+        restricted = restricted.clone()
+        restricted[rows] = -torch.inf
+        restricted[rows, :, tokens] = values[rows, :, tokens]
+        return restricted
 
 
 @dataclass(frozen=True)
