@@ -46,10 +46,8 @@ def _inside_word(text: str, position: int) -> bool:
 
 
 def is_word(character: str) -> bool:
-    r"""Return whether a character is a word character: \w, or a mark such as an accent."""
-    return character != "" and (
-        bool(re.match(r"\w", character)) or category(character) in ("Mn", "Mc")
-    )
+    """Return whether a character is a letter, a number, an underscore, or a mark (an accent)."""
+    return character == "_" or (character != "" and category(character)[0] in "LNM")
 
 
 class Glossary:
