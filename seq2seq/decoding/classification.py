@@ -50,19 +50,14 @@ class TextClassifier:
 
     def classify(self, texts: Sequence[str]) -> list[tuple[str, float] | None]:
         """Return the label and its probability for each text, or None for a blank text."""
-        nonblank = [i for i, text in enumerate(texts) if text.strip()]
-        rows = [
-            np.array(ids, dtype=np.int32)
-            for ids in self.tokenizer.source.encode([texts[i] for i in nonblank])
-        ]
-        predictions: list[tuple[str, float] | None] = [None] * len(texts)
+        encoded = self.tokenizer.source.encode([text for text in texts if text.strip()])
+        rows = [np.array(ids, dtype=np.int32) for ids in encoded]
         values, labels = self.log_probs(rows).max(dim=-1)
         if bool(values.isnan().any()):
             raise UserError(not_a_number(self.name))
         names = self.tokenizer.target.decode([[label] for label in labels.tolist()])
-        for i, name, value in zip(nonblank, names, values.exp().tolist(), strict=True):
-            predictions[i] = name, value
-        return predictions
+        predictions = zip(names, values.exp().tolist(), strict=True)
+        return [next(predictions) if text.strip() else None for text in texts]
 
     def classify_lines(self, texts: Sequence[str]) -> list[str]:
         """Return `label<TAB>probability` for each text, or an empty line for a blank text."""
