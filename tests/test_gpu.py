@@ -105,7 +105,7 @@ def test_the_device_has_flash_attention() -> None:
 def test_the_search_finds_what_the_search_on_a_cpu_finds(
     make_model: MakeModel, beam: int, rules: dict[str, Any]
 ) -> None:
-    options = DecodingConfig(**{"beam": beam, "max_extra": 8, **rules})
+    options = DecodingConfig(**{"precision": "fp32", "beam": beam, "max_extra": 8, **rules})
     random = np.random.default_rng(1)
     segments = [
         Segment(VOCABULARY.pieces(random.integers(4, 13, size).tolist()))
@@ -114,7 +114,7 @@ def test_the_search_finds_what_the_search_on_a_cpu_finds(
     found: list[list[list[Hypothesis]]] = []
     for device in (DEVICE, torch.device("cpu")):
         model = make_model(dim=32, vocab_size=VOCABULARY.size).to(device)
-        engine = Engines.of_model(model, TOKENIZER, Config()).torch
+        engine = Engines.of_model(model, TOKENIZER, Config(decoding=options)).torch
         found.append(engine.search(segments, options))
     for [own], [other] in zip(*found, strict=True):
         assert own.pieces == other.pieces

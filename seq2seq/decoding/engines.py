@@ -47,15 +47,10 @@ class Engines:
     """Whether to log the choice of an engine."""
 
     @classmethod
-    def of_model(
-        cls,
-        model: Transformer,
-        tokenizer: Tokenizer,
-        config: Config,
-        precision: EnginePrecision = "fp32",
-    ) -> Engines:
+    def of_model(cls, model: Transformer, tokenizer: Tokenizer, config: Config) -> Engines:
         """Return the engines of a model in memory."""
         device = str(model.device)
+        precision = decoding_precision(config.decoding, device)
         convert = partial(temporarily_converted, model, tokenizer, config)
         return cls(tokenizer, [config], device, precision, convert, lambda: [model])
 

@@ -18,7 +18,7 @@ from seq2seq.data.packing import collate, context_window_batch
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.streams import map_sharded
 from seq2seq.decoding.classification import TextClassifier
-from seq2seq.decoding.engines import Engines, decoding_precision
+from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import EVALUATION_METRICS, VALIDATION_METRICS, Score, score
@@ -102,8 +102,7 @@ class TranslationEvaluator(SplitEvaluator):
 
     def translator(self, model: Transformer) -> Translator:
         """Return a translator with the search of this evaluation."""
-        precision = decoding_precision(self.decoding, str(model.device))
-        engines = Engines.of_model(model, self.data.tokenizer, self.config, precision)
+        engines = Engines.of_model(model, self.data.tokenizer, self.config)
         engines.is_logged = not self.validation
         return Translator(engines, self.decoding)
 
