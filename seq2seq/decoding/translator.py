@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -256,23 +257,18 @@ class Translator:
         decoding: DecodingConfig,
     ) -> None:
         """Add word alignments. The tag of the source text is not a word."""
-        source_vocabulary, target_vocabulary = self.tokenizer.translation_vocabularies
         tags = len(words.findall(self.tag or ""))
         linked = [(segment, x) for segment in segments for x in segment.hypotheses if x.pieces]
         pairs = [(segment.source, hypothesis.pieces) for segment, hypothesis in linked]
         attention = engine.attention(pairs, decoding)
         for (segment, hypothesis), weights in zip(linked, attention, strict=True):
-            has_symbols = segment.masked.spans and segment.has_symbols
-            restore = segment.masked.restore if has_symbols else None
-            text, target = segment.source_text, hypothesis.text
-            if restore:
-                [target] = target_vocabulary.decode_pieces([hypothesis.pieces])
-            source_words = piece_words(
-                text, segment.source, source_vocabulary, words=words, restore=restore
-            )
-            target_words = piece_words(
-                target, hypothesis.pieces, target_vocabulary, words=words, restore=restore
-            )
+            restore, target = None, hypothesis.text
+            if segment.masked.spans and segment.has_symbols:
+                restore = segment.masked.restore
+                [target] = engine.target.decode_pieces([hypothesis.pieces])
+            words_of = partial(piece_words, words=words, restore=restore)
+            source_words = words_of(segment.source_text, segment.source, engine.source)
+            target_words = words_of(target, hypothesis.pieces, engine.target)
             links = align(weights, source_words, target_words)
             hypothesis.alignment = [(i - tags, j) for i, j in links if i >= tags]
 
