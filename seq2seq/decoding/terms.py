@@ -81,17 +81,12 @@ class Glossary:
 
     def terms(self, text: str) -> list[Term]:
         """Return the terms for a source text."""
-        terms: list[Term] = []
-        taken: list[tuple[int, int]] = []
+        terms = []
         for term, pattern in self._terms:
-            free = [
-                (start, end)
-                for start, end in find_words(pattern, text)
-                if all(end <= other_start or other_end <= start for other_start, other_end in taken)
-            ]
-            if free:
+            if places := list(find_words(pattern, text)):
                 terms.append(term)
-                taken += free
+            for start, end in places:  # what one term matches is not for others
+                text = text[:start] + "\0" * (end - start) + text[end:]
         return terms
 
 
