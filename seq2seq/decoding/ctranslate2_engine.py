@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,6 @@ class CTranslate2Engine(Engine):
         kind, _, index = device.partition(":")
         # For small matrices, batches in parallel are faster than threads within a batch.
         self.workers = fixed_threads() or usable_cores() if kind == "cpu" else 1
-        self.num_queued = 2 * self.workers  # Ctrl-C takes effect after all queued batches
         # Larger batches are faster in fp32, but slower in int8.
         self._greedy_batch = CPU_BATCH * 3 // 2 if compute_type == "float32" else CPU_BATCH
         try:
@@ -76,6 +76,17 @@ class CTranslate2Engine(Engine):
         limit = self._greedy_batch if width == 1 else CPU_BATCH * 3 // 4
         # Use all workers even for few segments.
         return min(limit, max(8, math.ceil(count / (4 * self.workers))))
+
+    def _search(
+        self, batches: Sequence[Sequence[Segment]], decoding: DecodingConfig, nbest: int
+    ) -> Iterator[Iterable[list[Hypothesis]]]:
+        queue: deque[tuple[Sequence[Segment], list[Any]]] = deque()
+        for batch in batches:
+            queue.append((batch, self._submit(batch, decoding, nbest)))
+            if len(queue) > 2 * self.workers:  # Ctrl-C takes effect after all queued batches
+                yield self._collect(*queue.popleft(), decoding)
+        for batch, results in queue:
+            yield self._collect(batch, results, decoding)
 
     def _submit(
         self, segments: Sequence[Segment], decoding: DecodingConfig, nbest: int

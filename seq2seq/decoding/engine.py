@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import floor, isnan
-from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,6 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.errors import UserError, not_a_number
 
-T = TypeVar("T")
 Pairs = Sequence[tuple[Sequence[str], Sequence[str]]]
 """Pairs of source pieces and target pieces."""
 Progress = Callable[[int], None]
@@ -31,8 +29,6 @@ class Engine(ABC):
 
     batch_tokens = 16_384
     """Default of `decoding.batch_tokens`."""
-    num_queued = 0
-    """Number of further batches that are submitted before the results of a batch are collected."""
 
     def __init__(self, tokenizer: Tokenizer, max_target_len: int, name: str) -> None:
         """max_target_len: number of positions of the model. name: name of the model in errors."""
@@ -53,13 +49,9 @@ class Engine(ABC):
         Samples stay in the order in which they were drawn. scores: compute log-probabilities and
         scores even if the search does not return them. Raises UserError if the model predicts NaN.
         """
-        submitted = (
-            (batch, self._submit(batch, decoding, nbest))
-            for batch in self._batches(segments, decoding, nbest)
-        )
-        for batch, results in _prefetch(submitted, self.num_queued):
-            collected = self._collect(batch, results, decoding)
-            for segment, hypotheses in zip(batch, collected, strict=True):
+        batches = list(self._batches(segments, decoding, nbest))
+        for batch, found in zip(batches, self._search(batches, decoding, nbest), strict=True):
+            for segment, hypotheses in zip(batch, found, strict=True):
                 segment.hypotheses = hypotheses
             if progress:
                 progress(len(batch))
@@ -111,16 +103,10 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def _submit(
-        self, segments: Sequence[Segment], decoding: DecodingConfig, nbest: int
-    ) -> Sequence[Any]:
-        """Search a batch, or start its search; return a result for each segment."""
-
-    def _collect(
-        self, segments: Sequence[Segment], results: Sequence[Any], decoding: DecodingConfig
-    ) -> Iterable[list[Hypothesis]]:
-        """Wait for the results of `_submit`; return the hypotheses of each segment."""
-        return results
+    def _search(
+        self, batches: Sequence[Sequence[Segment]], decoding: DecodingConfig, nbest: int
+    ) -> Iterator[Iterable[list[Hypothesis]]]:
+        """Yield the hypotheses of each segment of each batch."""
 
     @abstractmethod
     def log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
@@ -169,16 +155,6 @@ def length_penalty(decoding: DecodingConfig, length: int) -> float:
     """
     base = (5 + length) / 6 if decoding.penalty_form == "wu" else length
     return float(base**decoding.length_penalty)
-
-
-def _prefetch(items: Iterable[T], count: int) -> Iterator[T]:
-    """Yield all items. `count` items are computed in advance."""
-    queue: deque[T] = deque()
-    for item in items:
-        queue.append(item)
-        if len(queue) > count:
-            yield queue.popleft()
-    yield from queue
 
 
 def batches(lens: Sequence[int], batch_tokens: int, max_sentences: int) -> Iterator[list[int]]:

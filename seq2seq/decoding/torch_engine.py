@@ -133,32 +133,33 @@ class TorchEngine(Engine):
         return CPU_BATCH if on_cpu else max(1, GPU_ROWS // width)
 
     @torch.inference_mode()
-    def _submit(
-        self, segments: Sequence[Segment], decoding: DecodingConfig, nbest: int
-    ) -> list[list[Hypothesis]]:
+    def _search(
+        self, batches: Sequence[Sequence[Segment]], decoding: DecodingConfig, nbest: int
+    ) -> Iterator[list[list[Hypothesis]]]:
         copies = nbest if decoding.sample else 1  # one sentence of the batch per sample
-        sentences = [segment for segment in segments for _ in range(copies)]
-        try:
-            finished = beam_search(
-                self.decoder([segment.source for segment in sentences]),
-                [self.max_len(segment, decoding) for segment in sentences],
-                beam=1 if decoding.sample else decoding.beam,
-                bos_id=self.target.bos_id,
-                eos_id=self.target.eos_id,
-                penalty=partial(length_penalty, decoding),
-                patience=decoding.patience,
-                nbest=nbest,
-                rules=self._rules(sentences, decoding, copies),
-            )
-        except FloatingPointError:
-            raise UserError(not_a_number(self.name)) from None
-        return [
-            [
-                Hypothesis(self.target.pieces(x.tokens), x.log_prob, x.score)
-                for x in chain(*finished[start : start + copies])
+        for batch in batches:
+            sentences = [segment for segment in batch for _ in range(copies)]
+            try:
+                finished = beam_search(
+                    self.decoder([segment.source for segment in sentences]),
+                    [self.max_len(segment, decoding) for segment in sentences],
+                    beam=1 if decoding.sample else decoding.beam,
+                    bos_id=self.target.bos_id,
+                    eos_id=self.target.eos_id,
+                    penalty=partial(length_penalty, decoding),
+                    patience=decoding.patience,
+                    nbest=nbest,
+                    rules=self._rules(sentences, decoding, copies),
+                )
+            except FloatingPointError:
+                raise UserError(not_a_number(self.name)) from None
+            yield [
+                [
+                    Hypothesis(self.target.pieces(x.tokens), x.log_prob, x.score)
+                    for x in chain(*finished[start : start + copies])
+                ]
+                for start in range(0, len(finished), copies)
             ]
-            for start in range(0, len(finished), copies)
-        ]
 
     def _rules(
         self, segments: Sequence[Segment], decoding: DecodingConfig, copies: int
