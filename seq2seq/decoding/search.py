@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -106,7 +106,9 @@ def beam_search(
         none_finished = np.array([not finished[sentence] for sentence in sentences])
         values = _apply_rules(state, log_probs, rules, force_eos, none_finished, eos_id)
         best = best_continuations(state.totals, values, log_probs, 2 * beam)
-        priorities, totals, beam_ids, next_tokens = _to_host(best)
+        # The only wait for a GPU. Single precision represents ids up to 2^24 exactly.
+        columns = torch.stack([column.float() for column in best])
+        priorities, totals, beam_ids, next_tokens = columns.cpu().numpy()
         if np.isnan(priorities).any():
             raise FloatingPointError("a log-probability is NaN")
         beam_ids, next_tokens = beam_ids.astype(np.int64), next_tokens.astype(np.int64)
@@ -119,8 +121,9 @@ def beam_search(
         # At most W of the 2W continuations end, so at least W go on.
         order = np.argsort(ends, axis=1, kind="stable")[:, :beam]
         totals = np.where(ends | (priorities == -np.inf), -np.inf, totals)
-        columns = totals, beam_ids, next_tokens
-        totals, beam_ids, next_tokens = (np.take_along_axis(x, order, axis=1) for x in columns)
+        totals, beam_ids, next_tokens = (
+            np.take_along_axis(x, order, axis=1) for x in (totals, beam_ids, next_tokens)
+        )
         counts = np.array([len(finished[sentence]) for sentence in sentences])
         rows = np.flatnonzero((counts < enough) & (totals.max(axis=1) > -np.inf))
         totals, beam_ids, next_tokens = totals[rows], beam_ids[rows], next_tokens[rows]
@@ -181,11 +184,3 @@ def best_continuations(
     rows = torch.arange(size, device=totals.device)[:, None]
     totals = totals.gather(1, beam_ids) + log_probs[rows, beam_ids, tokens]
     return [priorities, totals, beam_ids, tokens]
-
-
-def _to_host(columns: Sequence[Tensor]) -> list[NDArray[Any]]:
-    """Copy tensors, (B, ...), to main memory: the only wait for a GPU in a step.
-
-    The copy is in single precision. It represents ids up to 2^24 exactly.
-    """
-    return list(torch.stack([column.float() for column in columns]).cpu().numpy())
