@@ -34,19 +34,16 @@ class Sampling:
             best = logits.argmax(dim=-1, keepdim=True)
             return torch.full_like(logits, -torch.inf).scatter_(-1, best, 0.0)
         logits = logits / self.temperature
-        if self.top_k is None and self.top_p is None:
-            return logits
-        ordered, order = logits.sort(dim=-1, descending=True, stable=True)
-        kept = torch.ones_like(ordered, dtype=torch.bool)
-        if self.top_k is not None:
-            kept[:, self.top_k :] = False
         if self.top_p is not None:
+            ordered, order = logits.sort(dim=-1, descending=True)
             probs = ordered.softmax(dim=-1)
-            kept &= probs.cumsum(dim=-1) - probs < self.top_p
-            kept[:, 0] = True  # at least one token, despite rounding
-        return torch.full_like(logits, -torch.inf).scatter_(
-            -1, order, ordered.masked_fill(~kept, -torch.inf)
-        )
+            excluded = probs.cumsum(dim=-1) - probs >= self.top_p
+            excluded[:, 0] = False  # at least one token, despite rounding
+            logits = logits.masked_fill(excluded.scatter(-1, order, excluded), -torch.inf)
+        if self.top_k is not None:
+            smallest = logits.topk(min(self.top_k, logits.shape[-1])).values[:, -1:]
+            logits = logits.masked_fill(logits < smallest, -torch.inf)
+        return logits
 
 
 def sample_tokens(logits: Tensor, seeds: Sequence[Sequence[int]]) -> Tensor:
