@@ -136,10 +136,9 @@ class Segment:
         """Return start and end of a protected span in `source_text`."""
         text = self.masked.text
         place = [i for i, character in enumerate(text) if character in SYMBOLS][index]
-        own = text if self.has_symbols else self.text
-        before = text[:place] if self.has_symbols else self.masked.restore(text[:place])
-        start = len(self.source_text) - len(own) + len(before)
-        return start, start + (1 if self.has_symbols else len(self.masked.spans[index][1]))
+        read = str if self.has_symbols else self.masked.restore
+        start = len(self.source_text) - len(read(text))
+        return start + len(read(text[:place])), start + len(read(text[: place + 1]))
 
 
 @dataclass
