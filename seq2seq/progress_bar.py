@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -36,7 +34,7 @@ class ProgressBar:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
     def advance(self, work: float) -> None:
@@ -44,17 +42,14 @@ class ProgressBar:
         self._bar.update(self._task, advance=work)
 
     def show(self, text: str) -> None:
-        """Show a text in the bar, or log it if a line is due."""
+        """Show a text and the time left, if known, in the bar, or log them if a line is due."""
+        if (seconds := self._bar.tasks[0].time_remaining) is not None:
+            text = f"{text}, {duration(seconds / 60)} left"
         self._bar.update(self._task, description=text)
         now = time.monotonic()
         if self._visible and self._bar.disable and now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
             logger.info(text)
-
-    def time_left(self) -> str:
-        """Return `, N min left` at the recent speed, or an empty string if unknown."""
-        seconds = self._bar.tasks[0].time_remaining
-        return "" if seconds is None else f", {duration(seconds / 60)} left"
 
 
 def duration(minutes: float) -> str:

@@ -203,8 +203,7 @@ class LineTranslator:
         self.bar.advance(lines * count)
         speed = self._done * count / max(time.monotonic() - self._start, 1e-3)
         total = f" of {self.total:,}" if self.total is not None else ""
-        progress = f"{self._done * count:,}{total} lines, {speed:,.0f} lines/s"
-        self.bar.show(f"{progress}{self.bar.time_left()}")
+        self.bar.show(f"{self._done * count:,}{total} lines, {speed:,.0f} lines/s")
 
     def report(self) -> None:
         """Log the number of repetitions, errors, terms and spans of all processes."""

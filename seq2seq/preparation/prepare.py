@@ -199,8 +199,7 @@ class _Preparation:
                 verdicts[indices[too_long]] = CODES["max_len"]
                 pairs_per_corpus[shard.corpus] += len(pairs) - len(too_long)
                 progress_bar.advance(len(verdicts))
-                left = progress_bar.time_left()
-                progress_bar.show(f"  encoding: {sum(pairs_per_corpus.values()):,} pairs{left}")
+                progress_bar.show(f"  encoding: {sum(pairs_per_corpus.values()):,} pairs")
         num_pairs, dropped = sum(pairs_per_corpus.values()), selection.dropped()
         require_pairs(num_pairs, dropped)
         facts: dict[str, Any] = {
