@@ -189,7 +189,7 @@ def test_a_process_without_an_example_of_an_update(recipe: Path) -> None:
         process=1,
         num_processes=2,
     )
-    [batch] = data.load(np.array([0]), 0, 0)
+    [batch] = data[np.array([0]), 0, 0, 1, 0].batches
     assert batch.num_labels == 0
 
 

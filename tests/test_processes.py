@@ -44,14 +44,14 @@ SCHEDULE = "training.max_steps=9", "training.validate_every=3", "training.checkp
 FAILING = """
 import os, sys
 from seq2seq.data.training_data import TrainingData
-load = TrainingData.load
-def failing(data, numbers, epoch, offset):
-    if os.environ["RANK"] == "1" and offset > 60 and data.dry_run_done:
+load = TrainingData.__getitem__
+def failing(data, place):
+    if os.environ["RANK"] == "1" and place[2] > 60 and data.dry_run_done:
         raise ValueError("the disk of the second process is broken")
     data.dry_run_done = True
-    return load(data, numbers, epoch, offset)
+    return load(data, place)
 TrainingData.dry_run_done = False
-TrainingData.load = failing
+TrainingData.__getitem__ = failing
 from seq2seq.cli import main
 main(sys.argv[1:])
 """

@@ -96,12 +96,8 @@ class TrainingData(Dataset[Update]):
             epoch, offset = epoch + 1, 0
 
     def __getitem__(self, place: Place) -> Update:
-        """Load this process's shard of an update."""
-        indices, epoch, offset, *following = place
-        return Update(self.load(indices, epoch, offset), *following)
-
-    def load(self, indices: Indices, epoch: int, offset: int) -> list[Batch]:
         """Read this process's shard of an update and make its micro-batches."""
+        indices, epoch, offset, *following = place
         own = shard(self.examples.lens(indices), self.process, self.num_processes)
         load = partial(self.examples.load, seed=self.seed, epoch=epoch)
         if examples := load(indices[own], own + offset):
@@ -110,7 +106,7 @@ class TrainingData(Dataset[Update]):
         else:  # fewer examples than processes: every process must take part in the all-reduce
             first = self.examples.collate(load(indices[:1], np.array([offset])))
             batches = [replace(first, num_labels=0)]
-        return batches
+        return Update(batches, *following)
 
 
 def prefetched(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
