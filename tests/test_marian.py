@@ -15,7 +15,7 @@ from conftest import run_recipe
 from test_export_huggingface import load_there, require_same_scores
 from trained import LINES, PAIRS, own_translator
 
-from seq2seq.data.bpe_dropout import read_pieces
+from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.export.export import export
@@ -47,7 +47,9 @@ SPM = [unigram([pair[i] for pair in PAIRS], 60) for i in range(2)]
 def opus_folder(folder: Path, codes: tuple[str, ...] = ()) -> Path:
     """Write a folder like those of OPUS-MT, with random weights."""
     folder.mkdir(parents=True)
-    pieces = {piece.text for spm in SPM for piece in read_pieces(spm)} - {"<unk>", "</s>"}
+    models = [SentencePieces(spm, "") for spm in SPM]
+    pieces = {piece for model in models for piece in model.pieces(range(model.size))}
+    pieces -= {"<unk>", "<s>", "</s>", "<pad>"}
     names = ["</s>", "<unk>", *codes, *sorted(pieces, key=lambda text: text[::-1]), "<pad>"]
     for name, spm in zip(("source.spm", "target.spm"), SPM, strict=True):
         (folder / name).write_bytes(spm)

@@ -7,13 +7,13 @@ on resume. Here they come from a given generator.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import sentencepiece
 
 from seq2seq.data.store import Ids
 from seq2seq.data.vocabulary import Vocabulary
@@ -34,7 +34,9 @@ class BPEDropout:
 
     def __init__(self, vocabulary: Vocabulary, probability: float) -> None:
         self.vocabulary, self.probability = vocabulary, probability
-        costs = {p.text: -p.score for p in read_pieces(vocabulary.model) if p.type == NORMAL}
+        model = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
+        normal = [i for i, kind in enumerate(_read_types(vocabulary.model)) if kind == NORMAL]
+        costs = {model.id_to_piece(i): -model.get_score(i) for i in normal}
         texts = vocabulary.pieces(range(vocabulary.size))
         self._normal = {text: (costs[text], i) for i, text in enumerate(texts) if text in costs}
         # Symbols, bytes and pieces with characters outside the vocabulary are never split.
@@ -122,22 +124,9 @@ def _drops(random: np.random.Generator, probability: float) -> Iterator[int]:
             yield number
 
 
-class Piece(NamedTuple):
-    """A piece of a SentencePiece model; BPE applies the merge with the highest score first."""
-
-    text: str
-    score: float
-    type: int
-
-
-def read_pieces(model: bytes) -> list[Piece]:
-    """Return the pieces in the order of their ids."""
-    pieces = []
-    for message in (value for number, value in _fields(model) if number == 1):
-        fields = dict(_fields(message))
-        [score] = struct.unpack("<f", fields.get(2, bytes(4)))
-        pieces.append(Piece(fields.get(1, b"").decode(), score, fields.get(3, NORMAL)))
-    return pieces
+def _read_types(model: bytes) -> list[int]:
+    """Return the types of the pieces in the order of their ids."""
+    return [dict(_fields(piece)).get(3, NORMAL) for number, piece in _fields(model) if number == 1]
 
 
 def read_model_type(model: bytes) -> str:
