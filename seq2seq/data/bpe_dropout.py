@@ -6,6 +6,7 @@ on resume. Here they come from a given generator.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator
 from functools import lru_cache
@@ -141,24 +142,18 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
     SentencePiece's own reader (`sentencepiece_model_pb2`) needs a version of protobuf that
     SentencePiece does not install and that conflicts with other packages.
     """
-    position = 0
+    stream = io.BytesIO(message)
 
     def varint() -> int:
-        nonlocal position
         value = shift = 0
-        while True:
-            byte = message[position]
-            position += 1
+        while (byte := stream.read(1)[0]) >= 0x80:
             value |= (byte & 0x7F) << shift
             shift += 7
-            if byte < 0x80:
-                return value
+        return value | byte << shift
 
-    while position < len(message):
+    while stream.tell() < len(message):
         number, wire_type = divmod(varint(), 8)
         if wire_type == 0:
             yield number, varint()
-            continue
-        length = varint() if wire_type == 2 else {1: 8, 5: 4}[wire_type]
-        yield number, message[position : position + length]
-        position += length
+        else:
+            yield number, stream.read(varint() if wire_type == 2 else {1: 8, 5: 4}[wire_type])
