@@ -34,7 +34,7 @@ class BPEDropout:
     """
 
     def __init__(self, vocabulary: Vocabulary, probability: float) -> None:
-        self.vocabulary, self.probability = vocabulary, probability
+        self.probability = probability
         model = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
         normal = [i for i, kind in enumerate(_read_types(vocabulary.model)) if kind == NORMAL]
         costs = {model.id_to_piece(i): -model.get_score(i) for i in normal}
@@ -47,9 +47,6 @@ class BPEDropout:
         ]
         self._neighbours = {pair for text in self._normal for pair in pairwise(text)}
         self._merge = lru_cache(CACHED)(self._compute_merges)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return BPEDropout, (self.vocabulary, self.probability)  # without the cache
 
     def __call__(self, row: Ids, random: np.random.Generator) -> Ids:
         """Segment the text of token ids again; deterministic for a given generator state."""
