@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import logging
@@ -25,7 +24,6 @@ from seq2seq.files import (
     remove_folder,
     replace_folder,
     sha256_of,
-    sync,
     try_lock,
     write_text,
 )
@@ -79,7 +77,7 @@ def load_or_prepare(
 
 def find_prepared(store: Path, fingerprint: str) -> Path | None:
     """Return the folder with this fingerprint, created by any recipe, or None."""
-    manifests = sorted(store.glob(f"*-{glob.escape(fingerprint)}/manifest.json"))
+    manifests = sorted(store.glob(f"*-{fingerprint}/manifest.json"))
     return manifests[0].parent if manifests else None
 
 
@@ -91,28 +89,24 @@ def _prepare(
 ) -> None:
     # Written to a draft folder and renamed at the end. The next command resumes a draft.
     draft = draft_of(folder)
-    if not (draft / "manifest.json").exists():
-        resumed = (draft / WORK).exists()
-        logger.info("%s %s", "resuming the preparation of" if resumed else "preparing", folder)
-        draft.mkdir(exist_ok=True)
-        try:
-            before = fingerprint()
-            result = write(draft)
-            if fingerprint() != before:
-                raise UserError("the corpora changed during preparation; run the command again")
-            _write_manifest(draft, before, files, result)
-        except KeyboardInterrupt:
-            logger.info("finished work is kept in %s; the same command resumes", draft)
-            raise
-        except OSError as error:
-            raise UnfinishedError(
-                f"{folder} could not be prepared: {error} (the disk has {free_space(folder)} "
-                "left); the same command resumes"
-            ) from None
-        except UserError as error:
-            if not isinstance(error, UnfinishedError):  # corrected input has another fingerprint
-                remove_folder(draft)
-            raise
+    resumed = (draft / WORK).exists()
+    logger.info("%s %s", "resuming the preparation of" if resumed else "preparing", folder)
+    draft.mkdir(exist_ok=True)
+    try:
+        before = fingerprint()
+        result = write(draft)
+        if fingerprint() != before:
+            raise UserError("the corpora changed during preparation; run the command again")
+        _write_manifest(draft, before, files, result)
+    except OSError as error:
+        raise UnfinishedError(
+            f"{folder} could not be prepared: {error} (the disk has {free_space(folder)} "
+            "left); the same command resumes"
+        ) from None
+    except UserError as error:
+        if not isinstance(error, UnfinishedError):  # corrected input has another fingerprint
+            remove_folder(draft)
+        raise
     shutil.rmtree(draft / WORK, ignore_errors=True)
     replace_folder(folder, draft)
 
@@ -120,7 +114,7 @@ def _prepare(
 def _write_manifest(
     folder: Path, fingerprint: str, files: Sequence[Path], result: PreparedResult
 ) -> None:
-    """Write the tokenizer, then manifest.json as the mark of a finished folder."""
+    """Write the tokenizer and manifest.json."""
     result.tokenizer.save(folder)
     names = [name for facts in result.splits.values() for name in facts["files"]]
     manifest = {
@@ -135,7 +129,6 @@ def _write_manifest(
         "splits": result.splits,
         "sha256": {name: sha256_of(folder / name) for name in names},
     }
-    sync(*folder.iterdir(), folder)
     text = json.dumps(manifest, indent=2, ensure_ascii=False)
     write_text(folder / "manifest.json", text + "\n")
 
