@@ -107,13 +107,8 @@ class Masked:
 
     def clean(self, text: str) -> str:
         """Return a text without the symbols that are repeated or not in the source."""
-        left = Counter(symbol for symbol, _ in self.spans)
-
-        def keep(match: re.Match[str]) -> str:
-            left[match[0]] -= 1
-            return match[0] if left[match[0]] >= 0 else ""
-
-        return _SYMBOL.sub(keep, text)
+        symbols = tuple((symbol, symbol) for symbol, _ in self.spans)
+        return Masked(self.text, symbols).restore(text)
 
     def mask(self, text: str, pattern: re.Pattern[str]) -> str:
         """Return a translation with the symbols for the spans; other spans are not changed."""
@@ -131,17 +126,15 @@ def mask(text: str, pattern: re.Pattern[str], only: Counter[str] | None = None) 
 
     The first symbol depends on the text, so that training sees all of them.
     """
-    left = None if only is None else only.copy()
+    done = Counter[str]()
     first = zlib.crc32(text.lower().encode("utf-8", "surrogatepass"))
     spans: list[tuple[str, str]] = []
 
     def replace(match: re.Match[str]) -> str:
-        if not (span := match.group()):
+        span = match.group()
+        if not span or (only is not None and done[span] == only[span]):
             return span
-        if left is not None:
-            left[span] -= 1
-            if left[span] < 0:
-                return span
+        done[span] += 1
         spans.append((SYMBOLS[(first + len(spans)) % len(SYMBOLS)], span))
         return spans[-1][0]
 
