@@ -130,7 +130,7 @@ def _write(
     whole = folder / "whole.bin"
     facts = _write_ids(files, tokenizer, whole)
     sizes = split_sizes(facts["tokens"], config.text.dev_share, config.text.test_share)
-    start, pieces = 0, tokenizer.target.token_bytes
+    splits, start, pieces = {}, 0, tokenizer.target.token_bytes
     for split, count in sizes.items():
         if count < 2:
             raise UserError(
@@ -142,13 +142,10 @@ def _write(
         if split != "train":  # for other programs
             with (folder / f"{split}.txt").open("wb") as sink:
                 sink.writelines(pieces[i] for i in ids)
+        splits[split] = facts | {"files": [f"{split}.bin"], "tokens": count}
         start += count
     whole.unlink()
     logger.info("%s", ", ".join(f"{split}: {count:,} tokens" for split, count in sizes.items()))
-    splits = {
-        split: facts | {"files": [f"{split}.bin"], "tokens": count}
-        for split, count in sizes.items()
-    }
     return PreparedResult(tokenizer, splits, {})
 
 
