@@ -125,9 +125,7 @@ class _Preparation:
         for shard in read_shards(work / "corpora", self.corpora):
             shards[self.corpora[shard.corpus].split].append(shard)
         excluded = shards["exclude"]
-        labels = None
-        if isinstance(data, LabelledConfig):
-            labels = find_labels({split: shards[split] for split in SPLITS})
+        labels = find_labels(shards) if isinstance(data, LabelledConfig) else None
         selection = Selection(shards["train"])
         if data.clean.duplicates:
             selection.drop_duplicates()
@@ -229,7 +227,7 @@ class _Preparation:
 def find_labels(shards: Mapping[str, Sequence[Shard]]) -> Labels:
     """Return the labels of the training set. Raises UserError for unsuitable labels.
 
-    shards: texts and labels of each split.
+    shards: texts and labels by split.
     """
     known: set[str] = set()
     for shard in shards["train"]:
@@ -244,8 +242,8 @@ def find_labels(shards: Mapping[str, Sequence[Shard]]) -> Labels:
         raise UserError(
             f"data.train: all texts have the label {listed}: at least two labels are needed"
         )
-    for split, parts in shards.items():
-        labels = set[str]().union(*(shard.targets() for shard in parts))
+    for split in SPLITS:
+        labels = set[str]().union(*(shard.targets() for shard in shards[split]))
         if "" in labels:
             raise UserError(f"data.{split}: a text has no label")
         if unknown := sorted(labels - known):
@@ -298,9 +296,7 @@ def drop_table(splits: dict[str, Any]) -> str:
     train = splits["train"]
     rows = [("read", train["read"], "")]
     rows += [(f"- {rule}", count, RULES[rule]) for rule, count in train["dropped"].items()]
-    rows += [
-        (name, splits[name]["pairs"], "") for name in ("train", "dev", "test") if name in splits
-    ]
+    rows += [(name, splits[name]["pairs"], "") for name in SPLITS if name in splits]
     if labels := train.get("labels"):
         rows.append(("labels", len(labels), shorten(", ".join(labels), 80)))
     return "\n".join(f"  {name:12} {count:>12,}  {note}".rstrip() for name, count, note in rows)
