@@ -95,7 +95,7 @@ TRANSLATION = [
 ]
 SCORES = [
     ("score a.de", "no references: name the file before --against"),
-    ("score nothing.de a.de", "nothing.de cannot be read: No such file"),
+    ("score nothing.de a.de", "nothing.de: No such file"),
     ("score a.de short.de", "4 lines in a.de but 1 references", "aligned"),
     ("score corpus/empty.en corpus/empty.de", "no lines to score: the files are empty"),
     ("score a.de reference.de --metrics blue", "invalid choice: 'blue'", "did you mean bleu?"),

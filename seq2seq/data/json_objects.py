@@ -32,9 +32,6 @@ def read_object_file(path: Path, *, optional: bool = False) -> dict[str, Any]:
     if optional and not path.exists():
         return {}
     try:
-        content = json.loads(path.read_bytes())
+        return json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it does not hold a JSON object")
-    return content

@@ -57,10 +57,7 @@ def lines_of(path: Path) -> Iterator[str]:
 
 def read_file(path: Path) -> list[str]:
     """Return all lines of a file that fits into memory, such as translations and references."""
-    try:
-        return list(lines_of(path))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+    return list(lines_of(path))
 
 
 def require_files(paths: Iterable[Path]) -> None:

@@ -62,12 +62,11 @@ class MarianPieces(SentencePieces):
 
 def marian_vocabularies(folder: Path) -> list[MarianPieces]:
     """Return the vocabularies of source and target."""
-    paths, ids = [folder / name for name in MARIAN_FILES], [_read_ids(folder / IDS_FILES[0])]
-    if (folder / IDS_FILES[1]).exists():
-        ids.append(_read_ids(folder / IDS_FILES[1]))
+    names = IDS_FILES if (folder / IDS_FILES[1]).exists() else IDS_FILES[:1]
+    ids = [_read_ids(folder / name) for name in names]
     source, target = (
-        MarianPieces(read_vocabulary_file(path), piece_ids, str(path))
-        for path, piece_ids in zip(paths, (ids[0], ids[-1]), strict=True)
+        MarianPieces(read_vocabulary_file(folder / name), piece_ids, str(folder / name))
+        for name, piece_ids in zip(MARIAN_FILES, (ids[0], ids[-1]), strict=True)
     )
     return [source, source if source.checksum == target.checksum else target]
 
