@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seq2seq.data.json_objects import read_object_file
-from seq2seq.data.vocabulary import SentencePieces, read_vocabulary_file
+from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.errors import UserError
 
 MARIAN_FILES = ("source.spm", "target.spm")
@@ -65,7 +65,7 @@ def marian_vocabularies(folder: Path) -> list[MarianPieces]:
     names = IDS_FILES if (folder / IDS_FILES[1]).exists() else IDS_FILES[:1]
     ids = [_read_ids(folder / name) for name in names]
     source, target = (
-        MarianPieces(read_vocabulary_file(folder / name), piece_ids, str(folder / name))
+        MarianPieces((folder / name).read_bytes(), piece_ids, str(folder / name))
         for name, piece_ids in zip(MARIAN_FILES, (ids[0], ids[-1]), strict=True)
     )
     return [source, source if source.checksum == target.checksum else target]

@@ -15,13 +15,7 @@ from seq2seq.data.marian import (
     marian_files,
     marian_vocabularies,
 )
-from seq2seq.data.vocabulary import (
-    Alphabet,
-    Labels,
-    SentencePieces,
-    Vocabulary,
-    read_vocabulary_file,
-)
+from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces, Vocabulary
 from seq2seq.files import atomic_file
 from seq2seq.text.protect import SYMBOLS
 
@@ -102,8 +96,7 @@ class Tokenizer:
 
 
 def _read_vocabulary(path: Path) -> Vocabulary:
-    content = read_vocabulary_file(path)
     if path.suffix != ".json":
-        return SentencePieces(content, str(path))
-    symbols = json.loads(content)
+        return SentencePieces(path.read_bytes(), str(path))
+    symbols = json.loads(path.read_bytes())
     return Labels(symbols) if path.name == LABELS_FILE else Alphabet(symbols)

@@ -14,7 +14,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,13 +54,6 @@ class Vocabulary(ABC):
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the printable piece of each id."""
         return self.decode([[i] for i in ids])
-
-
-def read_vocabulary_file(path: Path) -> bytes:
-    """Return the content of a file; raises UserError if it is missing."""
-    if not path.is_file():
-        raise UserError(f"tokenizer model not found: {path}")
-    return path.read_bytes()
 
 
 class SentencePieces(Vocabulary):
