@@ -29,11 +29,8 @@ def write_store(
     schema = pyarrow.schema(fields)
     with atomic_file(file) as sink, pyarrow.ipc.new_stream(sink, schema) as writer:
         for columns in batches:
-            arrays = [
-                pyarrow.array(column, field.type)
-                for column, field in zip(columns, schema, strict=True)
-            ]
-            writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
+            named = dict(zip(schema.names, columns, strict=True))
+            writer.write_batch(pyarrow.RecordBatch.from_pydict(named, schema))
 
 
 class Store:
