@@ -59,17 +59,11 @@ class PreparedData:
 
     def checksum(self, split: str) -> str:
         """Return the checksum of a split; raises UserError if it does not exist."""
-        self.facts(split)
-        return checksum_of(self.manifest, split)
+        sums = [self.manifest["sha256"][file] for file in self.facts(split)["files"]]
+        return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
 
     def tokens(self, split: str) -> NDArray[np.unsignedinteger]:
         """Memory-map the token ids of `train`, `dev` or `test` of a text."""
         facts = self.facts(split)
         [file] = facts["files"]
         return np.memmap(self.folder / file, dtype=facts["dtype"], mode="r")
-
-
-def checksum_of(manifest: dict[str, Any], split: str) -> str:
-    """Return the checksum of a split, from the checksums of its files in the manifest."""
-    sums = [manifest["sha256"][file] for file in manifest["splits"][split]["files"]]
-    return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from seq2seq.config import Config, CorpusConfig, PairsConfig, TextConfig, with_paths
-from seq2seq.data.prepared import PreparedData, checksum_of
+from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import UserError
@@ -41,8 +42,9 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
             f"{gone} is gone, and so are the data prepared from it in {config.data.store}: "
             f"restore either of them to evaluate {run}"
         )
+    recorded = replace(data, manifest=trained_with)
     splits = trained_with.get("splits", {})
-    same_split = split not in splits or data.checksum(split) == checksum_of(trained_with, split)
+    same_split = split not in splits or data.checksum(split) == recorded.checksum(split)
     if data.tokenizer.checksum != tokenizer.checksum or not same_split:
         raise UserError(
             f"the {split} set in {data.folder} is not the one that {run} was trained with: the "
