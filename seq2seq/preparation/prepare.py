@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import compress
 from pathlib import Path
 from textwrap import shorten
@@ -61,9 +60,10 @@ def prepare(config: Config, split: str | None = None) -> PreparedData:
     corpora = [open_corpus(data, corpus, f"data.{name}") for name, corpus in named]
     tags = sorted({corpus.tag for corpus in corpora if corpus.tag})
     pretrained = _pretrained(config, tags)
+    pattern = compile_patterns(data.protect, "data.protect")
 
     def write(folder: Path) -> PreparedResult:
-        return _Preparation(config, corpora, tags, pretrained, folder).run()
+        return _Preparation(config, corpora, tags, pretrained, pattern, folder).run()
 
     files = [path for corpus in corpora for path in corpus.files]
     return load_or_prepare(config, files, pretrained, write, split)
@@ -106,12 +106,9 @@ class _Preparation:
     """Training corpora first."""
     tags: Sequence[str]
     pretrained: Tokenizer | None
+    pattern: re.Pattern[str] | None
+    """Pattern of the spans that the model sees as symbols."""
     folder: Path
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str] | None:
-        """Pattern of the spans that the model sees as symbols."""
-        return compile_patterns(self.config.pairs.protect, "data.protect")
 
     def run(self) -> PreparedResult:
         """Run all stages. Skips stages that an interrupted preparation has finished."""
@@ -165,11 +162,9 @@ class _Preparation:
 
     def _make_tokenizer(self, selection: Selection, labels: Labels | None) -> Tokenizer:
         pretrained, options = self.pretrained, self.config.tokenizer
-        if not pretrained:
-            logger.info("training the tokenizer: %s, %d pieces", options.kind, options.vocab_size)
 
         def trained(*sides: int) -> SentencePieces:
-            pairs = masked_pairs(selection.sample(options.sample), self.pattern)
+            pairs = (mask_pair(*pair, self.pattern) for pair in selection.sample(options.sample))
             symbols = [*(self.tags if 0 in sides else []), *(SYMBOLS if self.pattern else [])]
             return train_vocabulary(
                 (pair[side] for pair in pairs for side in sides), options, symbols
@@ -253,11 +248,6 @@ def find_labels(shards: Mapping[str, Sequence[Shard]]) -> Labels:
     return Labels(known)
 
 
-def masked_pairs(pairs: Iterable[TextPair], pattern: re.Pattern[str] | None) -> Iterable[TextPair]:
-    """Replace the spans that a pattern finds on both sides of a pair by symbols."""
-    return (mask_pair(*pair, pattern) for pair in pairs) if pattern else pairs
-
-
 def encode_pairs(
     file: Path,
     pairs: Sequence[TextPair],
@@ -269,8 +259,8 @@ def encode_pairs(
 ) -> list[int]:
     """Write pairs to a store. Pairs with more than `max_len` tokens on either side are dropped.
 
-    Returns the indices of dropped pairs. pattern: see `masked_pairs`. with_text: also store the
-    text (dev and test sets).
+    Returns the indices of dropped pairs. pattern: spans that are replaced by symbols. with_text:
+    also store the text (dev and test sets).
     """
     too_long: list[int] = []
 
@@ -278,7 +268,7 @@ def encode_pairs(
         for start in range(0, len(pairs), BATCH_SIZE):
             batch = pairs[start : start + BATCH_SIZE]
             sources, targets = zip(*batch, strict=True)
-            masked = zip(*masked_pairs(batch, pattern), strict=True)
+            masked = zip(*(mask_pair(*pair, pattern) for pair in batch), strict=True)
             vocabularies = tokenizer.source, tokenizer.target
             ids = [x.encode(texts) for x, texts in zip(vocabularies, masked, strict=True)]
             longest = (max(map(len, sides)) for sides in zip(*ids, strict=True))

@@ -141,10 +141,9 @@ def mask(text: str, pattern: re.Pattern[str], only: Counter[str] | None = None) 
     return Masked(pattern.sub(replace, text), tuple(spans))
 
 
-def mask_pair(source: str, target: str, pattern: re.Pattern[str]) -> tuple[str, str]:
+def mask_pair(source: str, target: str, pattern: re.Pattern[str] | None) -> tuple[str, str]:
     """Replace the spans that occur on both sides of a training pair by symbols."""
-    found = Counter(pattern.findall(source))
-    if not found:
+    if not (pattern and (found := Counter(pattern.findall(source)))):
         return source, target
     masked = mask(source, pattern, found & Counter(pattern.findall(target)))
     return masked.text, masked.mask(target, pattern)
