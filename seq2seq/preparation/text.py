@@ -161,7 +161,6 @@ def split_sizes(size: int, dev_share: float, test_share: float) -> dict[str, int
 def _make_tokenizer(config: Config, files: Sequence[Path]) -> Tokenizer:
     options = config.tokenizer
     if options.kind == "bpe":
-        logger.info("training the tokenizer: bpe, %d pieces", options.vocab_size)
         pieces = train_vocabulary(_training_lines(config, files), options, [], all_spaces=True)
         return Tokenizer(pieces, pieces)
     characters = chain.from_iterable(map(set, read_texts(files)))

@@ -14,8 +14,6 @@ from seq2seq.errors import UserError
 
 MAX_TRAINING_BYTES = 16_384
 """Maximum bytes of a training sentence. Longer sentences are skipped."""
-NUM_FIXED_PIECES = 260
-"""Number of bytes and special symbols in every trained vocabulary."""
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +25,7 @@ def train_vocabulary(
 
     all_spaces: preserve all spaces and add none before a text (language models).
     """
+    logger.info("training the tokenizer: %s, %d pieces", config.kind, config.vocab_size)
     model = io.BytesIO()
     errors: list[BaseException] = []
 
@@ -63,8 +62,8 @@ def train_vocabulary(
             raise errors[0] from None
         raise UserError(
             f"tokenizer.vocab_size={config.vocab_size} does not fit the training text (lines of "
-            f"over {MAX_TRAINING_BYTES:,} bytes are skipped): try a larger one (it includes "
-            f"{NUM_FIXED_PIECES} special symbols and bytes). SentencePiece reports: "
+            f"over {MAX_TRAINING_BYTES:,} bytes are skipped): try a larger one (it includes 260 "
+            "special symbols and bytes). SentencePiece reports: "
             f"{' '.join(str(error).rpartition('] ')[2].split())}"
         ) from None
     vocabulary = SentencePieces(model.getvalue(), "the trained tokenizer")
