@@ -11,6 +11,9 @@ from seq2seq.config import TrainingConfig
 from seq2seq.model.transformer import num_matrices
 from seq2seq.training.muon import Muon
 
+FUSED_ADAM_DEVICES = ("cpu", "cuda", "meta")
+"""Devices on which torch's fused Adam supports `found_inf`; others, such as MPS, ignore it."""
+
 
 def build_optimizers(
     model: nn.Module, config: TrainingConfig, dtype: torch.dtype
@@ -45,36 +48,22 @@ def _adam(parameters: Iterable[nn.Parameter], config: TrainingConfig) -> torch.o
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
     betas = (config.adam_beta1, config.adam_beta2)
-    fused = fused_adam_supports_found_inf(parameters[0].device)
+    fused = parameters[0].device.type in FUSED_ADAM_DEVICES
     return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.adam_eps, fused=fused)
 
 
-def fused_adam_supports_found_inf(device: torch.device) -> bool:
-    """Return whether torch's fused Adam works on a device and supports `found_inf`."""
-    weight = nn.Parameter(torch.ones(1, device=device))
-    weight.grad = torch.full_like(weight, torch.nan)
-    try:
-        adam = torch.optim.AdamW([weight], fused=True)
-        adam.found_inf = torch.ones((), device=device)  # type: ignore[attr-defined]
-        adam.step()
-        return weight.item() == 1
-    except RuntimeError:  # not implemented for this device
-        return False
-
-
-def step_optimizers(
-    optimizers: Sequence[torch.optim.Optimizer], lr: float, skip: Tensor | None = None
-) -> None:
+def step_optimizers(optimizers: Sequence[torch.optim.Optimizer], lr: float, skip: Tensor) -> None:
     """Make one step with learning rate `lr` and clear the gradients.
 
     skip: float32 scalar, 1 to skip the step, else 0. The host only reads it if an optimiser does
     not support `found_inf`.
     """
     # torch's name for support of `found_inf`, as in Muon and fused AdamW.
-    supported = all(getattr(x, "_step_supports_amp_scaling", False) for x in optimizers)
-    is_skipped = skip is not None and not supported and bool(skip.item())
+    supported = [x for x in optimizers if getattr(x, "_step_supports_amp_scaling", False)]
+    for optimizer in supported:
+        optimizer.found_inf = skip  # type: ignore[attr-defined]
+    is_skipped = len(supported) < len(optimizers) and bool(skip.item())
     for optimizer in optimizers:
-        optimizer.found_inf = skip if supported else None  # type: ignore[attr-defined]
         for group in optimizer.param_groups:
             group["lr"] = lr
         if not is_skipped:
