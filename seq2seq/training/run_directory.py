@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors.torch
 from filelock import FileLock
 from torch import Tensor
 
-from seq2seq.config import Config
-from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.files import (
     atomic_folder,
@@ -33,7 +30,6 @@ from seq2seq.files import (
     sync,
     try_lock,
 )
-from seq2seq.model.directory import save_model
 from seq2seq.model.saved import LOCK_FILE, OPTIONAL_FILES, find_model, not_a_run
 from seq2seq.processes import Processes
 from seq2seq.training.checkpoint import RunState
@@ -42,17 +38,11 @@ OPTIMIZER_FILE = "training.safetensors"
 MAX_PENDING = 2
 """Maximum number of pending writes. A validation and a checkpoint often coincide."""
 
+Tensors = dict[str, Tensor]
+Save = Callable[[Path], None]
+"""Function that saves a model to a folder."""
+
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """Copy of a model and, for a checkpoint, of the optimisers' state, in CPU memory."""
-
-    config: Config
-    tokenizer: Tokenizer
-    weights: Mapping[str, Tensor]
-    optimizers: dict[str, Tensor] | None = None
 
 
 class RunDirectory:
@@ -130,33 +120,30 @@ class RunDirectory:
             self._link(state, newest)
             self._remove_models(state)
 
-    def save(self, state: RunState, snapshot: Snapshot) -> None:
-        """Write a checkpoint, or a model to kept/, in the thread, and update the links.
+    def save(self, state: RunState, save_model: Save, optimizers: Tensors | None) -> None:
+        """Write a checkpoint or, without optimisers, a model to kept/, and update the links.
 
-        After a checkpoint, the thread removes checkpoints and models that are no longer needed.
+        After a checkpoint, checkpoints and models that are no longer needed are removed. All
+        tensors are copies in CPU memory: the thread writes them.
         """
         self.wait(MAX_PENDING - 1)
-        self._waiting.append(self._thread.submit(self._write, deepcopy(state), snapshot))
+        arguments = deepcopy(state), save_model, optimizers
+        self._waiting.append(self._thread.submit(self._write, *arguments))
 
     def wait(self, pending: int = 0) -> None:
-        """Wait until at most `pending` writes are left; raises an error of the thread, if any."""
-        while len(self._waiting) > pending:
+        """Wait until at most `pending` writes are left; raises an error of a finished write."""
+        while len(self._waiting) > pending or (self._waiting and self._waiting[0].done()):
             self._waiting.popleft().result()
 
-    def check(self) -> None:
-        """Raise an error of the thread, if any, without waiting for pending writes."""
-        while self._waiting and self._waiting[0].done():
-            self._waiting.popleft().result()
-
-    def _write(self, state: RunState, snapshot: Snapshot) -> None:
-        is_checkpoint = snapshot.optimizers is not None
+    def _write(self, state: RunState, save_model: Save, optimizers: Tensors | None) -> None:
+        is_checkpoint = optimizers is not None
         folder = self.path / ("checkpoints" if is_checkpoint else "kept") / f"step_{state.step}"
         try:
             sync(self.path / "metrics.jsonl")  # a resumed run does not write its lines again
             with atomic_folder(folder) as draft:
-                save_model(draft, snapshot.weights, snapshot.tokenizer, snapshot.config)
-                if snapshot.optimizers is not None:
-                    safetensors.torch.save_file(snapshot.optimizers, str(draft / OPTIMIZER_FILE))
+                save_model(draft)
+                if optimizers is not None:
+                    safetensors.torch.save_file(optimizers, str(draft / OPTIMIZER_FILE))
                     state.save(draft)
             self._link(state, folder if is_checkpoint else None)
             if is_checkpoint:

@@ -7,18 +7,20 @@ import signal
 import time
 from contextlib import closing
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData, Update, prefetched
 from seq2seq.errors import UserError
 from seq2seq.machine.memory import memory_in_use, return_freed_memory
-from seq2seq.model.directory import average_models, load_weights, snapshot
+from seq2seq.model.directory import average_models, load_weights, save_model, snapshot
 from seq2seq.model.transformer import Network
 from seq2seq.processes import Interrupted, Processes, Signals, peer_is_lost
 from seq2seq.task import Evaluator
@@ -26,7 +28,7 @@ from seq2seq.training.checkpoint import RunState, require_same_run
 from seq2seq.training.log import TrainingLog
 from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
 from seq2seq.training.results import Results
-from seq2seq.training.run_directory import OPTIMIZER_FILE, RunDirectory, Snapshot
+from seq2seq.training.run_directory import MAX_PENDING, OPTIMIZER_FILE, RunDirectory
 from seq2seq.training.schedule import Due, due, learning_rate, minutes_left
 from seq2seq.training.update import Updater, require_memory
 
@@ -155,7 +157,7 @@ class Trainer:
         self.results.add(result, int(labels), int(tokens), lr)
         state.epoch, state.offset = update.next_epoch, update.next_offset
         self._synchronize()
-        self.directory.check()
+        self.directory.wait(MAX_PENDING)
 
     def _start_clock(self) -> None:
         self._started = time.monotonic()
@@ -231,7 +233,7 @@ class Trainer:
         metrics = self._evaluate(self.model)
         best = state.add_validation(self._validation_score(metrics), training.keep_best)
         if self.processes.is_main and state.step in (step for _, step in state.kept):
-            self.directory.save(state, self._snapshot())
+            self._write()
         self.log.validation(metrics, best=best)
         if state.validations_since_best == training.patience:
             logger.info("stopping: no better model in %d validations", training.patience)
@@ -255,11 +257,13 @@ class Trainer:
             state.scheduled = [*state.scheduled, state.step][-self.config.training.keep_last :]
         state.minutes_at_checkpoint = state.minutes
         if self.processes.is_main and state.step:
-            self.directory.save(state, self._snapshot(with_optimizers=True))
+            self._write(optimizer_state(self.updater.optimizers))
 
-    def _snapshot(self, *, with_optimizers: bool = False) -> Snapshot:
-        optimizers = optimizer_state(self.updater.optimizers) if with_optimizers else None
-        return Snapshot(self.config, self.tokenizer, snapshot(self.model), optimizers)
+    def _write(self, optimizers: dict[str, Tensor] | None = None) -> None:
+        """Write a checkpoint or, without optimisers, a model to kept/."""
+        weights, tokenizer, config = snapshot(self.model), self.tokenizer, self.config
+        save = partial(save_model, weights=weights, tokenizer=tokenizer, config=config)
+        self.directory.save(self.state, save, optimizers)
 
     def _finish(self) -> None:
         """Log, validate, save and average, after the last update."""
