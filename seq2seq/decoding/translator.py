@@ -28,7 +28,6 @@ from seq2seq.model.saved import (
     describe_model,
     find_model,
     is_exported,
-    load_tokenizer,
     max_source_tokens,
     require_undamaged,
 )
@@ -101,16 +100,17 @@ class Translator:
         if exported and decoding.get("precision"):
             raise UserError(f"{name} has the precision of its export: omit precision")
         descriptions = [describe_model(folder) for folder in folders]
-        for path, (config, checksum) in zip(paths, descriptions, strict=True):
+        tokenizer = descriptions[0][1]
+        for path, (config, other) in zip(paths, descriptions, strict=True):
             if not config.translates:
                 raise UserError(f"{path} does not translate: its task is {config.task}")
-            if checksum != descriptions[0][1]:
+            if other.checksum != tokenizer.checksum:
                 raise UserError(f"{path} and {directory} have different tokenizers")
         configs = [config for config, _ in descriptions]
         settings = changed_decoding(configs[0].decoding, decoding)
         device = device or default_device()
         engines = Engines(
-            tokenizer=load_tokenizer(folders[0], descriptions[0][1]),
+            tokenizer=tokenizer,
             configs=configs,
             device=device,
             precision="fp32" if exported else decoding_precision(settings, device),

@@ -29,7 +29,6 @@ from seq2seq.model.saved import (
     WEIGHTS_FILE,
     describe_model,
     is_exported,
-    load_tokenizer,
     require_undamaged,
 )
 from seq2seq.model.transformer import Network
@@ -78,10 +77,9 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
 
     device: by default the GPU, if there is one.
     """
-    config, checksum = describe_model(folder)
+    config, tokenizer = describe_model(folder)
     if not is_marian(folder):
         require_undamaged(folder)
-    tokenizer = load_tokenizer(folder, checksum)
     with torch.device("meta"):  # allocates no memory before the shapes are checked
         model = load_task(config.task).build_model(config, tokenizer)
     load_weights(model, folder)

@@ -89,23 +89,25 @@ def vocabulary_files(folder: Path) -> tuple[str, ...]:
     return tuple(str(folder / name) for name in MODEL_FILES if (folder / name).exists())
 
 
-def describe_model(folder: Path) -> tuple[Config, str]:
-    """Return the recipe and the tokenizer checksum of a model directory.
+def describe_model(folder: Path) -> tuple[Config, Tokenizer]:
+    """Return the recipe and the tokenizer of a model directory.
 
     Paths of pre-trained vocabularies are replaced by their copies in the directory. The recipe of a
-    Marian model is derived from its settings.
+    Marian model is derived from its settings. Raises UserError if the model was trained with
+    another tokenizer.
     """
     try:
         if is_marian(folder):
             recipe, tokenizer = read_marian(folder)
-            checksum = tokenizer.checksum
         else:
             description = read_object_file(folder / MODEL_FILE)
             if (version := description["format"]) != MODEL_FORMAT:
                 raise UserError(
                     f"model format {short(version)}, but this seq2seq version reads {MODEL_FORMAT}"
                 )
-            recipe, checksum = description["recipe"], description["tokenizer"]["sha256"]
+            recipe, tokenizer = description["recipe"], Tokenizer.load(folder)
+            if tokenizer.checksum != description["tokenizer"]["sha256"]:
+                raise UserError("its tokenizer is not the one the model was trained with")
         config = config_of(recipe, "recipe")
     except UserError as error:
         raise UserError(f"{folder} cannot be read: {error}") from None
@@ -114,24 +116,13 @@ def describe_model(folder: Path) -> tuple[Config, str]:
     if config.tokenizer.models:  # the files named in the recipe may have been deleted
         section = replace(config.tokenizer, models=vocabulary_files(folder))
         config = replace(config, tokenizer=section)
-    return config, checksum
+    return config, tokenizer
 
 
 def require_undamaged(folder: Path) -> None:
     """Raise UserError if a file of a model directory has changed since it was written."""
     if (folder / SUMS_FILE).exists() and (problem := find_damage(folder, OPTIONAL_FILES)):
         raise UserError(f"{folder} is damaged: {problem}; use another checkpoint")
-
-
-def load_tokenizer(folder: Path, expected: str) -> Tokenizer:
-    """Read the tokenizer of a model directory; raises UserError if its checksum is different."""
-    tokenizer = Tokenizer.load(folder)
-    if tokenizer.checksum != expected:
-        raise UserError(
-            f"the tokenizer in {folder} is not the one the model was trained with (sha256 "
-            f"{tokenizer.checksum[:12]}..., expected {expected[:12]}...); put the original back"
-        )
-    return tokenizer
 
 
 def max_source_tokens(config: Config) -> int:

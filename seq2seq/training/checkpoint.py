@@ -151,7 +151,7 @@ def require_same_run(
     bpe_dropout are ignored.
     """
     saved, old_tokenizer = describe_model(folder)
-    same_data, same_tokenizer = saved_data == data, old_tokenizer == tokenizer.checksum
+    same_data, same_tokenizer = saved_data == data, old_tokenizer.checksum == tokenizer.checksum
     free = FREE_KEYS - (LENGTH_KEYS if config.training.schedule == "cosine" else set())
     old, new = (leaves(to_tree(with_paths(recipe))) for recipe in (saved, config))
     changed = [
