@@ -191,10 +191,8 @@ def _fill_linear(spec: Any, linear: nn.Linear) -> None:
     _fill(spec, linear.weight, linear.bias)
 
 
-def _fill(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
-    spec.weight = weight.float()
-    if bias is not None:
-        spec.bias = bias.float()
+def _fill(spec: Any, weight: Tensor, bias: Tensor) -> None:
+    spec.weight, spec.bias = weight.float(), bias.float()
 
 
 def _fill_norm(spec: Any, norm: Any) -> None:
