@@ -38,13 +38,13 @@ class Dropout:
         """Return Dropout(x), of any shape."""
         if not self.probability:
             return x
-        return x * self.mask(x) if _uses_pool(x) else F.dropout(x, self.probability)
+        return x * self.mask(x) if x.device.type == "cpu" else F.dropout(x, self.probability)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """Return x + Dropout(y), of any shape."""
-        if not self.probability or not _uses_pool(y):
-            return x + self.drop(y)
-        return torch.addcmul(x, y, self.mask(y))
+        if self.probability and y.device.type == "cpu":
+            return torch.addcmul(x, y, self.mask(y))
+        return x + self.drop(y)
 
     def mask(self, x: Tensor) -> Tensor:
         """Return the mask to multiply x by; CPU only."""
@@ -61,10 +61,6 @@ class Dropout:
         pool = torch.empty(bits.shape, dtype=dtype)
         torch.ge(bits, self._dropped - LEVELS // 2, out=pool)
         return pool.mul_(LEVELS / (LEVELS - self._dropped))
-
-
-def _uses_pool(x: Tensor) -> bool:
-    return x.device.type == "cpu"
 
 
 @dataclass(frozen=True)
