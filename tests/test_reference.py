@@ -12,6 +12,7 @@ from conftest import VARIANTS, ModelT, name_of, pack, sentence, small_shape
 from torch import Tensor
 
 from seq2seq.data.packing import context_window_batch
+from seq2seq.model.layers import Stack
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 
 CONTEXT = 9
@@ -22,7 +23,7 @@ def exact(model: ModelT) -> ModelT:
     """Return the model in float64 (sinusoids too), with random LayerNorm weights and biases."""
     model = model.double().eval()
     # The model keeps its positional embeddings in fp32; their formula has a separate test.
-    for stack in model.stacks():
+    for stack in (module for module in model.children() if isinstance(module, Stack)):
         width = stack.positions.width
         table = np.stack([reference.sinusoidal_position(p, width) for p in range(CONTEXT)])
         stack.positions.table = torch.tensor(table)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
@@ -30,10 +28,6 @@ class Network(nn.Module):
         super().__init__()
         self.config = config
 
-    def stacks(self) -> Iterator[Stack]:
-        """Yield the encoder, the decoder, or both."""
-        return (module for module in self.children() if isinstance(module, Stack))
-
     def reset_parameters(self) -> None:
         """Initialise embeddings with N(0, 1/D), matrices with Xavier, and biases with 0.
 
@@ -59,8 +53,9 @@ class Network(nn.Module):
 
     def set_gradient_checkpointing(self, enabled: bool) -> None:
         """Set whether training stores only the input of each layer and recomputes the rest."""
-        for stack in self.stacks():
-            stack.gradient_checkpointing = enabled
+        for module in self.children():
+            if isinstance(module, Stack):
+                module.gradient_checkpointing = enabled
 
     def dropouts(self, *inputs: Packed) -> Dropouts:
         """Return the dropouts of one forward pass over these inputs; NO_DROPOUT in inference."""
