@@ -136,11 +136,8 @@ def average_models(folders: Sequence[Path], into: Path) -> None:
     first = load_model(folders[0], "cpu")
     sums = {name: weight.double() for name, weight in snapshot(first.model).items()}
     for folder in folders[1:]:
-        other = load_model(folder, "cpu")
-        if other.tokenizer.checksum != first.tokenizer.checksum:
-            raise UserError(f"{folder} and {folders[0]} have different tokenizers")
-        for name, parameter in other.model.named_parameters():
-            sums[name] += parameter.detach()
+        for name, weight in snapshot(load_model(folder, "cpu").model).items():
+            sums[name] += weight
     means = {name: (total / len(folders)).float() for name, total in sums.items()}
     with atomic_folder(into) as draft:
         save_model(draft, means, first.tokenizer, first.config)
