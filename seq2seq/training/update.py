@@ -5,9 +5,10 @@ An update with a non-finite gradient is skipped, without waiting for the device.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -53,11 +54,14 @@ class Updater:
         accelerator: Accelerator,
         precision: Precision,
     ) -> None:
-        self.accelerator, self._clip_norm = accelerator, training.clip_norm
-        self.device, self.precision = accelerator.device, precision
+        self.accelerator, self.device = accelerator, accelerator.device
+        self._clip_norm = training.clip_norm
         self.model = model.to(self.device)
+        dtype, enabled = DTYPES[precision], precision != "fp32"
+        # Accelerate's autocast does not support fp16 on a CPU.
+        self.autocast = partial(torch.autocast, self.device.type, dtype) if enabled else nullcontext
         # Without an LRScheduler: Accelerate would step it once for each process.
-        self.optimizers = build_optimizers(model, training, DTYPES[precision])
+        self.optimizers = build_optimizers(model, training, dtype)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         # Half of r_drop: see `smoothed_cross_entropy`.
         loss = ModelLoss(model, training.label_smoothing, training.r_drop / 2)
@@ -105,20 +109,11 @@ class Updater:
         """
         adapt_threads(self.device)
         batch = batch.to(self.device)
-        no_sync = (
-            contextlib.nullcontext() if sync_gradients else self.accelerator.no_sync(self.loss)
-        )
-        with no_sync:
-            with self._autocast():
+        with nullcontext() if sync_gradients else self.accelerator.no_sync(self.loss):
+            with self.autocast():
                 loss, nll = self.loss(batch)
             self.scaler.scale(loss * loss_weight).backward()
         return torch.stack([loss.detach(), nll])
-
-    def _autocast(self) -> contextlib.AbstractContextManager[None]:
-        """Return torch's autocast; Accelerate's does not support fp16 on a CPU."""
-        if self.precision == "fp32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, DTYPES[self.precision])
 
 
 def require_memory(updater: Updater, data: TrainingData, processes: Processes) -> None:
