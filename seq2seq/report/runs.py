@@ -16,7 +16,7 @@ from seq2seq.model.saved import LOCK_FILE, STARTS_FILE
 from seq2seq.tables import aligned
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.records import METRICS, METRICS_FILE, metric_name, read_metrics, read_records
-from seq2seq.training.schedule import due
+from seq2seq.training.schedule import is_finished
 
 Status = Literal["running", "finished", "stopped", "damaged"]
 
@@ -107,7 +107,7 @@ def read_run(path: Path) -> RunRecord:
         status = "running"
     elif problem:
         status = "damaged"
-    elif config and state and due(config.training, state).finished:
+    elif config and state and is_finished(config.training, state):
         status = "finished"
     return RunRecord(path, status, problem, config, metrics, starts, state)
 

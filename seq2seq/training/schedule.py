@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from seq2seq.config import TrainingConfig
 from seq2seq.training.checkpoint import RunState
@@ -31,37 +30,32 @@ def learning_rate(config: TrainingConfig, dim: int, step: int, elapsed_minutes: 
     return config.lr_end + (config.lr - config.lr_end) * left
 
 
-@dataclass(frozen=True)
-class Due:
-    """Actions that are due after an update."""
-
-    validation: bool
-    checkpoint: bool
-    is_last: bool
-    """Whether training ends with this update."""
-    finished: bool
-    """Whether the run is finished, including the final validation and averaging."""
-
-
-def due(config: TrainingConfig, state: RunState) -> Due:
-    """Return the actions that are due after the latest update, `state.step`."""
-    minutes = state.minutes - state.minutes_at_checkpoint
-    every = config.checkpoint_every_minutes
-    validated = state.validated == state.step
-    averaged = config.average_last <= 1 or state.averaged == state.step
-    is_last = (
+def is_last(config: TrainingConfig, state: RunState) -> bool:
+    """Return whether training ends with the latest update, `state.step`."""
+    return (
         state.step >= config.max_steps
         or (config.max_minutes is not None and state.minutes >= config.max_minutes)
         or (config.patience is not None and state.validations_since_best >= config.patience)
     )
-    return Due(
-        validation=not validated
-        and _is_multiple(state, config.validate_every, config.validate_every_epochs),
-        checkpoint=(every is not None and minutes >= every)
-        or _is_multiple(state, config.checkpoint_every, config.checkpoint_every_epochs),
-        is_last=is_last,
-        finished=state.step > 0 and is_last and validated and averaged,
-    )
+
+
+def is_finished(config: TrainingConfig, state: RunState) -> bool:
+    """Return whether a run is complete, including its last validation and average."""
+    averaged = config.average_last <= 1 or state.averaged == state.step
+    return 0 < state.step == state.validated and averaged and is_last(config, state)
+
+
+def validation_is_due(config: TrainingConfig, state: RunState) -> bool:
+    """Return whether a validation follows the latest update, and has not been made."""
+    intervals = config.validate_every, config.validate_every_epochs
+    return state.validated != state.step and _is_multiple(state, *intervals)
+
+
+def checkpoint_is_due(config: TrainingConfig, state: RunState) -> bool:
+    """Return whether a checkpoint follows the latest update."""
+    minutes, every = state.minutes - state.minutes_at_checkpoint, config.checkpoint_every_minutes
+    intervals = config.checkpoint_every, config.checkpoint_every_epochs
+    return (every is not None and minutes >= every) or _is_multiple(state, *intervals)
 
 
 def _is_multiple(state: RunState, every: int | None, every_epochs: int | None) -> bool:

@@ -24,12 +24,12 @@ from seq2seq.model.directory import average_models, load_weights, save_model, sn
 from seq2seq.model.transformer import Network
 from seq2seq.processes import Interrupted, Processes, Signals, peer_is_lost
 from seq2seq.task import Evaluator
+from seq2seq.training import schedule
 from seq2seq.training.checkpoint import RunState, require_same_run
 from seq2seq.training.log import TrainingLog
 from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
 from seq2seq.training.results import Results
 from seq2seq.training.run_directory import MAX_PENDING, OPTIMIZER_FILE, RunDirectory
-from seq2seq.training.schedule import Due, due, learning_rate, minutes_left
 from seq2seq.training.update import Updater, require_memory
 
 logger = logging.getLogger(__name__)
@@ -117,16 +117,16 @@ class Trainer:
         state, training = self.state, self.config.training
         is_first = state.step == 0 and state.validated < 0
         # A validation is still due if a signal interrupted it.
-        if (training.init_from and is_first) or self._due().validation:
+        if (training.init_from and is_first) or schedule.validation_is_due(training, state):
             self._validate()
         with closing(prefetched(self.data.updates(state.epoch, state.offset))) as updates:
             while not self._ends():
                 self.update(next(updates))
                 if state.step % training.log_every == 0:
                     self._log()
-                if self._due().validation and not self.stopped_by:
+                if schedule.validation_is_due(training, state) and not self.stopped_by:
                     self._validate()
-                if self._due().checkpoint and not self._ends():
+                if schedule.checkpoint_is_due(training, state) and not self._ends():
                     self._save()
         if self.stopped_by:
             self._save()
@@ -136,20 +136,16 @@ class Trainer:
     @property
     def is_finished(self) -> bool:
         """Whether the run is complete, including its last validation and average."""
-        return self._due().finished
-
-    def _due(self) -> Due:
-        return due(self.config.training, self.state)
+        return schedule.is_finished(self.config.training, self.state)
 
     def _ends(self) -> bool:
-        return bool(self.stopped_by) or self._due().is_last
+        return bool(self.stopped_by) or schedule.is_last(self.config.training, self.state)
 
     def update(self, update: Update) -> None:
         """Make an update and record its results."""
         state, training = self.state, self.config.training
-        lr = learning_rate(
-            training, self.config.model.dim, state.step + 1, elapsed_minutes=state.minutes
-        )
+        dim, step = self.config.model.dim, state.step + 1
+        lr = schedule.learning_rate(training, dim, step, elapsed_minutes=state.minutes)
         torch.manual_seed(update_seed(training.seed, state.step, self.processes.index))
         labels, tokens = self.processes.all_reduce(update.num_labels, update.num_tokens)
         result = self.updater.update(update.batches, int(labels), lr)
@@ -185,7 +181,7 @@ class Trainer:
         if self.updater.scaler.is_enabled():
             scale = self.updater.scaler.get_scale()
             metrics |= {"overflows": state.overflows, "loss_scale": scale}
-        self.log.training(minutes_left(self.config.training, state), metrics)
+        self.log.training(schedule.minutes_left(self.config.training, state), metrics)
 
     def _read_results(self) -> None:
         """Add the results to the state; raises UserError after too many skipped updates."""
@@ -252,9 +248,10 @@ class Trainer:
 
     def _write_checkpoint(self) -> None:
         """Write a checkpoint without communicating with other processes."""
-        state, due = self.state, self._due()
-        if (due.checkpoint or due.is_last) and state.step not in state.scheduled:
-            state.scheduled = [*state.scheduled, state.step][-self.config.training.keep_last :]
+        state, training = self.state, self.config.training
+        is_due = schedule.checkpoint_is_due(training, state) or schedule.is_last(training, state)
+        if is_due and state.step not in state.scheduled:
+            state.scheduled = [*state.scheduled, state.step][-training.keep_last :]
         state.minutes_at_checkpoint = state.minutes
         if self.processes.is_main and state.step:
             self._write(optimizer_state(self.updater.optimizers))
