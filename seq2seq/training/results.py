@@ -75,12 +75,9 @@ class Results:
             else:
                 state.skipped += 1
                 state.consecutive_skips += 1
-        if state.skipped > skipped_before:
-            logger.warning(
-                "skipped updates with a non-finite gradient: %d (up to update %d)",
-                state.skipped - skipped_before,
-                state.step,
-            )
+        if new := state.skipped - skipped_before:
+            text = "skipped updates with a non-finite gradient: %d (up to update %d)"
+            logger.warning(text, new, state.step)
 
     def metrics(self) -> dict[str, float]:
         """Return means over the updates since the last call, and reset the sums in the state."""
