@@ -48,16 +48,12 @@ def attend(
     return rows.queries.join(attended.flatten(0, 1), num_heads)
 
 
-@cache
-def varlen_kernel() -> Kernel | None:
-    """Return torch's variable-length attention, or None if this version of torch lacks it.
+def varlen_kernel() -> Kernel:
+    """Return torch's variable-length attention; raises ImportError before torch 2.10.
 
     Imported only for a GPU: the import takes seconds.
     """
-    try:
-        kernel = importlib.import_module("torch.nn.attention.varlen").varlen_attn
-    except (ImportError, AttributeError):
-        return None
+    kernel = importlib.import_module("torch.nn.attention.varlen").varlen_attn
     if "window_size" not in inspect.signature(kernel).parameters:  # torch 2.10
         return lambda *arguments, causal: kernel(*arguments, is_causal=causal)
     return lambda *arguments, causal: kernel(*arguments, window_size=(-1, 0 if causal else -1))
@@ -71,19 +67,17 @@ def find_kernel(device: torch.device, dtype: torch.dtype, width: int) -> Kernel 
     """
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return None
-    kernel, reason = varlen_kernel(), f"torch {torch.__version__} lacks it"
-    if kernel is not None:
-        try:
-            with torch.inference_mode(False), torch.enable_grad():
-                x = torch.ones(8, 1, width, device=device, dtype=dtype, requires_grad=True)
-                offsets = torch.tensor([0, 3, 8], device=device, dtype=torch.int32)
-                kernel(x, x, x, offsets, offsets, 8, 8, causal=True).sum().backward()
-            return kernel
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-    logger.warning(
-        "flash attention is not available, so training is slower (%s); it needs torch 2.10 or "
-        "newer and an Ampere GPU or newer",
-        reason,
-    )
-    return None
+    try:
+        kernel = varlen_kernel()
+        with torch.inference_mode(False), torch.enable_grad():
+            x = torch.ones(8, 1, width, device=device, dtype=dtype, requires_grad=True)
+            offsets = torch.tensor([0, 3, 8], device=device, dtype=torch.int32)
+            kernel(x, x, x, offsets, offsets, 8, 8, causal=True).sum().backward()
+    except (ImportError, RuntimeError) as error:
+        logger.warning(
+            "flash attention is not available, so training is slower (%s); it needs torch 2.10 or "
+            "newer and an Ampere GPU or newer",
+            str(error).splitlines()[0],
+        )
+        return None
+    return kernel
