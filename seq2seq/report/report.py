@@ -16,7 +16,7 @@ from seq2seq.errors import UserError, named_output
 from seq2seq.extras import require_extra
 from seq2seq.files import write_text
 from seq2seq.preparation.cleaning import RULES
-from seq2seq.report.page import Rows, details, line_chart, line_charts, page, paragraphs, table
+from seq2seq.report.page import Rows, details, line_charts, page, paragraphs, table
 from seq2seq.report.runs import COLUMNS, RunRecord, differences, flat_recipe, read_run
 from seq2seq.report.samples import samples
 from seq2seq.training.records import METRICS
@@ -102,14 +102,11 @@ def _rounded(value: float) -> float | None:
 def _curves(runs: Mapping[str, RunRecord]) -> list[str]:
     """Return the curves of all runs, with a menu for the horizontal axis."""
     rows = curve_rows(runs)
-    charts = {}
-    for field, title in (SCORES | TRAINING).items():
-        if any(row.get(field) is not None for row in rows):
-            axis_title = title.partition(": ")[2].partition(" (")[0]
-            charts[title] = line_chart(field, axis_title, points=field in SCORES)
-    if not charts:
+    titles = SCORES | TRAINING
+    titles = {key: titles[key] for key in titles if any(row.get(key) is not None for row in rows)}
+    if not titles:
         return ["<h2>Curves</h2><p>No metrics have been logged yet.</p>"]
-    return ["<h2>Curves</h2>", line_charts(rows, charts)]
+    return ["<h2>Curves</h2>", line_charts(rows, titles)]
 
 
 def _data(record: RunRecord) -> list[str]:
