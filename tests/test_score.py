@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import ENVIRONMENT, error, seq2seq
+from sacrebleu.significance import PairedTest
 
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
@@ -95,10 +96,9 @@ def test_scores_against_several_references_are_those_of_sacrebleu(files: list[Pa
 
 
 def test_a_comparison_says_what_can_be_said() -> None:
-    def sentence(
-        difference: float, *p: float | None, metric: str = "BLEU", different: int = 900
-    ) -> str:
-        return Comparison("A", "B", metric, difference, 1463, different, *p).sentence()
+    def sentence(difference: float, *p: float, metric: str = "BLEU", different: int = 900) -> str:
+        p_values = (p[0], p[1]) if p else None
+        return Comparison("A", "B", metric, difference, 1463, different, p_values).sentence()
 
     assert sentence(0.84, 4 / 1001, 21 / 10001) == (
         "B is better than A by 0.8 BLEU (p = 0.004 bootstrap, 0.0021 randomisation, 1,463 lines)"
@@ -112,15 +112,15 @@ def test_a_comparison_says_what_can_be_said() -> None:
         (sentence(50.0, 0.001, 0.001, different=9), "BLEU: B +50.0 (only 9 of 1,463 lines differ)"),
     ]:
         assert found.startswith(f"no significant difference in {result}")
-    assert sentence(0.5, None, None) == "BLEU: B +0.5 (not tested: more than 10,000 lines)"
-    for p in (1.0, None):
-        assert sentence(0.0, p, p) == "BLEU: B and A have the same score (1,463 lines)"
+    assert sentence(0.5) == "BLEU: B +0.5 (not tested: more than 10,000 lines)"
+    for p in [(1.0, 1.0), ()]:
+        assert sentence(0.0, *p) == "BLEU: B and A have the same score (1,463 lines)"
 
 
 @pytest.fixture
 def few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exchange lines 100 times, not 10,000: enough where no p-value is compared."""
-    monkeypatch.setattr("seq2seq.evaluation.comparison.TRIALS", 100)
+    monkeypatch.setitem(PairedTest._DEFAULT_SAMPLES, "ar", 100)
 
 
 @pytest.mark.usefixtures("few_trials")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.base import Score as MetricScore
 from sacrebleu.significance import PairedTest
-from sacrebleu.significance import Result as TestResult
 
 from seq2seq.data.lines import read_file
 from seq2seq.errors import UserError
@@ -25,10 +23,6 @@ from seq2seq.evaluation.metrics import (
 )
 from seq2seq.evaluation.systems import System, TestSet
 
-RESAMPLES = 1_000
-"""Number of bootstrap resamples (sacreBLEU's default)."""
-TRIALS = 10_000
-"""Number of trials of approximate randomisation (sacreBLEU's default)."""
 MAX_TESTED_LINES = 10_000
 """Maximum number of lines for tests. sacreBLEU's resamples take 0.13 MB of memory per line."""
 LEVEL = 0.05
@@ -51,10 +45,9 @@ class Comparison:
     lines: int
     different: int
     """Number of lines in which the two systems differ."""
-    p_bootstrap: float | None = None
-    """p-value of paired bootstrap resampling (Koehn 2004), or None if no test was run."""
-    p_randomization: float | None = None
-    """p-value of paired approximate randomisation (Riezler and Maxwell 2005), or None."""
+    p_values: tuple[float, float] | None = None
+    """p-values of paired bootstrap resampling (Koehn 2004) and paired approximate randomisation
+    (Riezler and Maxwell 2005), or None if no test was run."""
 
     @property
     def is_significant(self) -> bool:
@@ -62,16 +55,16 @@ class Comparison:
 
         sacreBLEU's p-values are too small if few lines differ: it does not count ties.
         """
-        values = self.p_bootstrap, self.p_randomization
         enough = self.difference != 0 and self.different >= MIN_DIFFERENT
-        return enough and all(p is not None and p < LEVEL for p in values)
+        return enough and self.p_values is not None and max(self.p_values) < LEVEL
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a JSON object."""
+        p_bootstrap, p_randomization = self.p_values or (None, None)
         return {
             "difference": round(self.difference, 4),
-            "p_bootstrap": self.p_bootstrap,
-            "p_randomization": self.p_randomization,
+            "p_bootstrap": p_bootstrap,
+            "p_randomization": p_randomization,
             "significant": self.is_significant,
             "sentence": self.sentence(),
         }
@@ -86,15 +79,13 @@ class Comparison:
         change = f"{self.second} {'+' if self.difference > 0 else '-'}{amount}"
         is_lower_better = self.metric.lower().startswith(LOWER_IS_BETTER)
         note = "lower is better; " if is_lower_better else ""
-        if self.p_bootstrap is None or self.p_randomization is None:
-            return (
-                f"{self.metric}: {change} ({note}not tested: more than {MAX_TESTED_LINES:,} lines)"
-            )
+        if self.p_values is None:
+            note += f"not tested: more than {MAX_TESTED_LINES:,} lines"
+            return f"{self.metric}: {change} ({note})"
         if self.different < MIN_DIFFERENT:
             note += f"only {self.different} of {lines} differ"
         else:
-            p_values = f"{self.p_bootstrap:.2g} bootstrap, {self.p_randomization:.2g} randomisation"
-            note += f"p = {p_values}, {lines}"
+            note += "p = {:.2g} bootstrap, {:.2g} randomisation, ".format(*self.p_values) + lines
         if not self.is_significant:
             return f"no significant difference in {self.metric}: {change} ({note})"
         better, worse = self.second, self.first
@@ -145,23 +136,21 @@ def compare(
 
     keys: metrics (by default `COMPARISON_METRICS`). line_scores: from `read_line_scores`.
     """
-    references = [list(lines) for lines in test_set.references]
+    references, outputs = test_set.references, [system.lines for system in systems]
     scores: list[list[Score]] = [[] for _ in systems]
     comparisons: list[list[Comparison]] = [[] for _ in systems]
     with sacrebleu_errors():
         measured: list[tuple[str, Metric, Sequence[Sequence[str]]]] = []
         for key in dict.fromkeys(keys or COMPARISON_METRICS):
             metric = make_metric(key, tokenize=test_set.tokenize, lowercase=test_set.lowercase)
-            measured.append((key, metric, [list(system.lines) for system in systems]))
+            measured.append((key, metric, outputs))
         for name, numbers in (line_scores or {}).items():
             measured.append((name.lower(), LineMean(name), numbers))
         for key, metric, texts in measured:
-            bootstraps, randomizations = _tests(metric, texts, references)
-            for i, lines in enumerate(texts):
-                bootstrap = bootstraps[i]
-                score = score_by(metric, key, lines, references)
-                margin = None if bootstrap.ci is None else float(bootstrap.ci)
-                scores[i].append(replace(score, margin=margin))
+            tests = _tests(metric, texts, references)
+            for i, (lines, (margin, p_values)) in enumerate(zip(texts, tests, strict=True)):
+                score = replace(score_by(metric, key, lines, references), margin=margin)
+                scores[i].append(score)
                 if i == 0:
                     continue
                 comparisons[i].append(
@@ -172,8 +161,7 @@ def compare(
                         difference=score.value - scores[0][-1].value,
                         lines=len(lines),
                         different=sum(a != b for a, b in zip(texts[0], lines, strict=True)),
-                        p_bootstrap=bootstrap.p_value,
-                        p_randomization=randomizations[i].p_value,
+                        p_values=p_values,
                     )
                 )
     return Result(systems, scores, comparisons)
@@ -234,17 +222,19 @@ def read_line_scores(
 
 def _tests(
     metric: Metric, texts: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
-) -> list[list[TestResult]]:
-    """Return the bootstrap results, with confidence intervals, and the randomisation results.
+) -> list[tuple[float | None, tuple[float, float] | None]]:
+    """Return the half-width of the confidence interval and the p-values of each system.
 
-    A single system has no p-values. Above `MAX_TESTED_LINES` nothing is tested: scores are NaN,
-    intervals and p-values None.
+    The first system has no p-values. Above `MAX_TESTED_LINES` everything is None.
     """
-    tests: list[Any] = [[TestResult(math.nan)] * len(texts)] * 2
     if len(texts[0]) > MAX_TESTED_LINES:
-        return tests
+        return [(None, None)] * len(texts)
     named = [(str(i), lines) for i, lines in enumerate(texts)]
-    for i, (kind, count) in enumerate([("bs", RESAMPLES), ("ar", TRIALS)][: len(texts)]):
-        _, results = PairedTest(named, {"metric": metric}, references, kind, count)()
-        tests[i] = next(values for name, values in results.items() if name != "System")
-    return tests
+    tests: list[list[Any]] = []
+    for kind in ("bs", "ar"):
+        _, results = PairedTest(named, {"metric": metric}, references, kind)()
+        tests.append([*results.values()][-1])  # after the names of the systems
+    return [
+        (float(bs.ci), None if bs.p_value is None else (bs.p_value, ar.p_value))
+        for bs, ar in zip(*tests, strict=True)
+    ]
