@@ -18,7 +18,7 @@ from seq2seq.preparation.prepare import encode_pairs, prepare
 from seq2seq.preparation.shards import tagged
 from seq2seq.preparation.text import encode_text
 from seq2seq.text.protect import compile_patterns
-from seq2seq.training.records import corpus_files, current_path, last_start
+from seq2seq.training.records import current_path, last_start
 
 logger = logging.getLogger(__name__)
 
@@ -26,22 +26,14 @@ logger = logging.getLogger(__name__)
 def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) -> PreparedData:
     """Return the prepared data that a run was trained with. The corpora may be gone.
 
-    Raises UserError if both the prepared data and a corpus are gone, or if the data have changed.
+    If the prepared data are gone, they are prepared again. Raises UserError if they have changed.
     """
     if not config.data.corpora:
         raise UserError(f"{run} has no record of its training data: name a test set with --data")
     trained_with = last_start(run).get("data", {})  # {} of a model directory
     config = with_paths(config, partial(current_path, run=run))
-    gone = next((file for file in corpus_files(run) if not file.exists()), None)
-    if gone is None:
-        data = prepare(config, split)
-    elif folder := find_prepared(Path(config.data.store), trained_with["fingerprint"]):
-        data = PreparedData.load(folder, split)
-    else:
-        raise UserError(
-            f"{gone} is gone, and so are the data prepared from it in {config.data.store}: "
-            f"restore either of them to evaluate {run}"
-        )
+    folder = find_prepared(Path(config.data.store), trained_with.get("fingerprint", ""))
+    data = PreparedData.load(folder, split) if folder else prepare(config, split)
     recorded = replace(data, manifest=trained_with)
     splits = trained_with.get("splits", {})
     same_split = split not in splits or data.checksum(split) == recorded.checksum(split)
