@@ -6,7 +6,7 @@ import logging
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from seq2seq.config import with_batch_tokens
 from seq2seq.data.streams import map_sharded
@@ -17,13 +17,11 @@ from seq2seq.evaluation.test_sets import encode_files, split_of_run, tag_of
 from seq2seq.files import write_text
 from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model
+from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.tables import aligned
 from seq2seq.task import load_task
 from seq2seq.training.records import metric_name
-
-if TYPE_CHECKING:
-    from seq2seq.model.transformer import Transformer
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +48,9 @@ def evaluate_run(
     config = with_batch_tokens(loaded.config, batch_tokens)
     if stride and config.task != "language_model":
         raise UserError(f"--stride needs a language model: the task of {run} is {config.task}")
-    for option, is_used in (("-o", output), ("--robustness", with_robustness)):
-        if is_used and not config.translates:
-            raise UserError(
-                f"{option} needs a translation model: the task of {run} is {config.task}"
-            )
+    if (output or with_robustness) and not config.translates:
+        option = "-o" if output else "--robustness"
+        raise UserError(f"{option} needs a translation model: the task of {run} is {config.task}")
     options = {"stride": stride} if stride else {}
     with TemporaryDirectory() as folder:
         if data is not None:
@@ -77,7 +73,8 @@ def evaluate_run(
     metrics |= evaluator.details
     if with_robustness:
         assert isinstance(evaluator, TranslationEvaluator)
-        translator = evaluator.translator(cast("Transformer", loaded.model))
+        assert isinstance(loaded.model, Transformer)
+        translator = evaluator.translator(loaded.model)
         metrics["robustness"] = robustness(
             partial(map_sharded, translator.translate, processes=processes),
             list(zip(evaluator.sources, evaluator.references, strict=True)),
