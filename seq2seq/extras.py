@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
-from packaging.version import Version
+from importlib.metadata import PackageNotFoundError, requires, version
 
 from seq2seq.errors import UserError
 
-OLDEST = {
-    "babel": "2.12",
-    "ctranslate2": "4.8",
-    "markdown-it-py": "3.0",
-    "prometheus-client": "0.20",
-    "python-multipart": "0.0.20",
-    "srt": "3.5",
-    "starlette": "0.46",
-    "tensorboard": "2.14",
-    "transformers": "5.0",
-    "translate-toolkit": "3.14",
-    "uvicorn": "0.34",
-    "vl-convert-python": "1.7",
-}
-"""Oldest supported versions."""
-
 
 def require_extra(package: str, purpose: str) -> None:
-    """Raise UserError unless a package is installed in a supported version.
+    """Raise UserError unless a package is installed in a version that pyproject.toml allows.
 
     purpose: subject of the error message, such as `--to argos`.
     """
-    oldest = OLDEST[package]
-    install = f'pip install "{package}>={oldest}"'
+    from packaging.requirements import Requirement
+
+    known = map(Requirement, requires("seq2seq") or ())
+    needed = next((each for each in known if each.name == package), Requirement(package))
+    install = f'pip install "{package}{needed.specifier}"'
     try:
         installed = version(package)
     except PackageNotFoundError:
         raise UserError(f"{purpose} needs the package {package}: {install}") from None
-    if Version(installed) < Version(oldest):
-        raise UserError(f"{purpose} needs {package} {oldest} or newer, not {installed}: {install}")
+    if not needed.specifier.contains(installed, prereleases=True):
+        raise UserError(f"{purpose} does not work with {package} {installed}: {install}")
