@@ -70,12 +70,8 @@ class CTranslate2Format:
 
     def write(self, folder: Path, card: str) -> None:
         """Write the model, the tokenizer and the description that `translate` needs to a folder."""
-        self.write_model(folder)
-        save_description(folder, self.model.num_parameters(), self.tokenizer, self.config)
-
-    def write_model(self, folder: Path) -> None:
-        """Write model.bin, config.json and the vocabularies to a folder."""
         write_model(self.model, self.tokenizer, self.config, folder, self.quantization)
+        save_description(folder, self.model.num_parameters(), self.tokenizer, self.config)
 
 
 class ArgosFormat(CTranslate2Format):
@@ -93,8 +89,7 @@ class ArgosFormat(CTranslate2Format):
                 "--to argos needs one SentencePiece model for both languages: train with "
                 "tokenizer.shared=true, or export --to ctranslate2"
             )
-        version = PACKAGE_VERSION.replace(".", "_")
-        self.name = f"translate-{data.source}_{data.target}-{version}"
+        self.name = f"translate-{data.source}_{data.target}-{PACKAGE_VERSION.replace('.', '_')}"
 
     def usage(self, folder: Path) -> str:
         """Return how to use the exported package, in Markdown."""
@@ -116,11 +111,12 @@ class ArgosFormat(CTranslate2Format):
         }
         package = folder / f"{self.name}.argosmodel"
         with (
-            TemporaryDirectory(dir=folder) as model,
+            TemporaryDirectory(dir=folder) as name,
             zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as archive,
         ):
-            self.write_model(Path(model))
-            for file in sorted(Path(model).iterdir()):
+            model = Path(name)
+            write_model(self.model, self.tokenizer, self.config, model, self.quantization)
+            for file in sorted(model.iterdir()):
                 archive.write(file, f"{self.name}/model/{file.name}")
             text = json.dumps(metadata, indent=2, ensure_ascii=False)
             archive.writestr(f"{self.name}/metadata.json", text)

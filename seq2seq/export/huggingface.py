@@ -57,12 +57,8 @@ class HuggingFaceFormat:
 
         kind = "pegasus" if self.config.model.norm == "pre" else "marian"
         model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **self._settings()))
-        weights = self._weights()
-        with torch.no_grad():
-            for name, tensor in model.state_dict().items():
-                if name in weights:
-                    tensor.copy_(weights.pop(name))
-        assert not weights, weights.keys()
+        unknown = model.load_state_dict(self._weights(), strict=False).unexpected_keys
+        assert not unknown, unknown
         model.generation_config = GenerationConfig(**self._search())
         disable_progress_bar()
         model.save_pretrained(folder)
