@@ -73,8 +73,7 @@ def mark_differences(text: str, other: str, before: str, after: str) -> str:
 def by_length(systems: Sequence[System], test_set: TestSet) -> Groups:
     """Return scores by length group; the length is the number of words of the first reference."""
     lens = [len(words(text)) for text in test_set.references[0]]
-    # An empty reference belongs to the first group.
-    group_ids = np.maximum(0, np.searchsorted(LENGTHS, lens, side="right") - 1)
+    group_ids = np.digitize(lens, LENGTHS[1:])  # an empty reference belongs to the first group
     groups = []
     for group_id, (start, end) in enumerate(zip_longest(LENGTHS, LENGTHS[1:])):
         chosen = np.flatnonzero(group_ids == group_id).tolist()

@@ -18,7 +18,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 72rem; padding: 1.5rem; font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; } h2 { margin-top: 2.5rem; font-size: 1.25rem; } h3 { font-size: 1rem; }
-p.note { opacity: 0.7; }
+p { opacity: 0.7; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; margin: 0.75rem 0; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.25rem 0.75rem; border-bottom: 1px solid var(--line); text-align: right;
@@ -67,10 +67,9 @@ def details(summary: str, content: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 
-def paragraphs(texts: Sequence[str], kind: str = "") -> str:
-    """Return an HTML paragraph for each text; kind: CSS class."""
-    name = f' class="{kind}"' if kind else ""
-    return "".join(f"<p{name}>{escape(text)}</p>" for text in texts)
+def paragraph(text: str) -> str:
+    """Return an HTML paragraph."""
+    return f"<p>{escape(text)}</p>"
 
 
 def line_charts(rows: Rows, titles: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from seq2seq.errors import UserError, named_output
 from seq2seq.extras import require_extra
 from seq2seq.files import write_text
 from seq2seq.preparation.cleaning import RULES
-from seq2seq.report.page import Rows, details, line_charts, page, paragraphs, table
+from seq2seq.report.page import Rows, details, line_charts, page, paragraph, table
 from seq2seq.report.runs import COLUMNS, RunRecord, differences, flat_recipe, read_run
 from seq2seq.report.samples import samples
 from seq2seq.training.records import METRICS
@@ -66,7 +66,7 @@ def _summary(runs: Mapping[str, RunRecord]) -> list[str]:
     rows = [["run", *COLUMNS], *([name, *record.cells()] for name, record in runs.items())]
     body = [table(rows, kind="text")]
     problems = {name: run.problem for name, run in runs.items() if run.problem}
-    body += [paragraphs([f"{name}: {problem}"]) for name, problem in problems.items()]
+    body += [paragraph(f"{name}: {problem}") for name, problem in problems.items()]
     if len(runs) == 1:
         return body
     records = list(runs.values())
@@ -76,7 +76,7 @@ def _summary(runs: Mapping[str, RunRecord]) -> list[str]:
     for key in keys:
         values = [json.dumps(r.get(key), ensure_ascii=False) if r else "?" for r in recipes]
         rows.append([key, *values])
-    content = table(rows, kind="text") if keys else paragraphs(["The recipes are identical."])
+    content = table(rows, kind="text") if keys else paragraph("The recipes are identical.")
     return [*body, "<h2>Differences between recipes</h2>", content]
 
 
@@ -140,7 +140,7 @@ def _samples(record: RunRecord, name: str, device: str) -> list[str]:
         return samples(record.config, record.path, name, device)
     except UserError as error:
         logger.warning("no samples of %s: %s", record.path, error)
-        return [f"<h2>{escape(name)}</h2>", paragraphs([f"No samples: {error}"])]
+        return [f"<h2>{escape(name)}</h2>", paragraph(f"No samples: {error}")]
 
 
 def _provenance(runs: Mapping[str, RunRecord]) -> list[str]:

@@ -20,7 +20,7 @@ from seq2seq.decoding.segments import END, Hypothesis
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.evaluation.robustness import robustness, robustness_rows
 from seq2seq.evaluation.test_sets import split_of_run, tag_of
-from seq2seq.report.page import details, paragraphs, shaded_table, table, text_fields
+from seq2seq.report.page import details, paragraph, shaded_table, table, text_fields
 
 NUM_SAMPLES = 8
 MAX_TOKENS = 40
@@ -59,14 +59,13 @@ def _translation(config: Config, run: Path, device: str) -> list[str]:
     scores = robustness(
         translator.translate, pairs, tokenize=config.data.bleu_tokenizer, tag=tag_of(config)
     )
-    note = "Dark tokens have a low probability. Point at a token for its probability."
     return [
         "<h3>Samples</h3>",
-        paragraphs([note], "note"),
+        paragraph("Dark tokens have a low probability. Point at a token for its probability."),
         *(_sample(sources[i], references[i], r) for i, r in zip(chosen, results, strict=True)),
         *_attention(translator, texts, results),
         "<h3>Robustness</h3>",
-        paragraphs([f"Scores of {len(pairs)} sentences under changes of their text."], "note"),
+        paragraph(f"Scores of {len(pairs)} sentences under changes of their text."),
         table(robustness_rows(scores)),
     ]
 
@@ -124,7 +123,7 @@ def _attention(
         shaded_table(target, source_pieces, weights.tolist())
         for (source_pieces, target), weights in zip(pairs, attention, strict=True)
     ]
-    return ["<h3>Attention</h3>", paragraphs([note], "note"), *heat_maps]
+    return ["<h3>Attention</h3>", paragraph(note), *heat_maps]
 
 
 def _language_model(run: Path, device: str) -> list[str]:
@@ -135,7 +134,7 @@ def _language_model(run: Path, device: str) -> list[str]:
     for new in generator.generate(length=SAMPLE_TOKENS, sampling=sampling, seed=1, samples=TEXTS):
         texts = [text + part for text, part in zip(texts, new, strict=True)]
     blocks = [f'<pre style="white-space: pre-wrap">{escape(text)}</pre>' for text in texts]
-    return ["<h3>Samples</h3>", paragraphs(["Temperature 0.8, seed 1."], "note"), *blocks]
+    return ["<h3>Samples</h3>", paragraph("Temperature 0.8, seed 1."), *blocks]
 
 
 def _classifier(config: Config, run: Path, device: str) -> list[str]:
@@ -159,11 +158,10 @@ def _classifier(config: Config, run: Path, device: str) -> list[str]:
     rows = [["true", "predicted", "probability", "text"]]
     for prob, label, predicted, text in sorted(errors, reverse=True)[:NUM_ERRORS]:
         rows.append([label, predicted, f"{prob:.1%}", shorten(text, MAX_CHARACTERS)])
-    note = f"Errors: {len(errors):,} of {counts.total():,} texts. The most confident errors:"
     return [
         "<h3>Confusion matrix</h3>",
         table(confusion),
         "<h3>Most confident errors</h3>",
-        paragraphs([note], "note"),
+        paragraph(f"Errors: {len(errors):,} of {counts.total():,} texts."),
         table(rows, kind="text"),
     ]
