@@ -52,9 +52,10 @@ def write_report(runs: Sequence[Path], output: Path, *, device: str, quick: bool
     is_short = len({record.name for record in records}) == len(records)
     named = {record.name if is_short else str(record.path): record for record in records}
     body = [*_summary(named), *_curves(named), *_data(records[0])]
-    for name, record in named.items() if not quick else ():
-        logger.info("samples of %s: up to a minute", name)
-        body += _samples(record, name, device)
+    for name, record in named.items():
+        if record.config and not quick:
+            logger.info("samples of %s: up to a minute", name)
+            body += samples(record.config, record.path, name, device)
     body += _provenance(named)
     title = ", ".join(named) if len(named) == 1 else f"{len(named)} runs: {', '.join(named)}"
     with named_output(output):
@@ -132,29 +133,14 @@ def _data(record: RunRecord) -> list[str]:
     return [*body, "<h3>Cleaning</h3>", table(rows)]
 
 
-def _samples(record: RunRecord, name: str, device: str) -> list[str]:
-    """Return samples of the best model of a run, or the reason why there are none."""
-    if not record.config:
-        return []
-    try:
-        return samples(record.config, record.path, name, device)
-    except UserError as error:
-        logger.warning("no samples of %s: %s", record.path, error)
-        return [f"<h2>{escape(name)}</h2>", paragraph(f"No samples: {error}")]
-
-
 def _provenance(runs: Mapping[str, RunRecord]) -> list[str]:
     """Return versions, commit and hardware of each start, and the recipes."""
     rows = [["run", "started", "from update", "commit", "device", "precision", "packages"]]
     for name, record in runs.items():
         for start in record.starts:
-            packages = start.get("packages", {})
-            listed = ", ".join(f"{key} {value}" for key, value in packages.items())
-            commit = str(start.get("commit") or "unknown")[:12]
-            step, device, precision = (
-                str(start.get(key, "?")) for key in ("step", "device", "precision")
-            )
-            rows.append([name, start["time"], step, commit, device, precision, listed])
+            packages = ", ".join(f"{key} {value}" for key, value in start["packages"].items())
+            facts = [str(start[key]) for key in ("time", "step", "commit", "device", "precision")]
+            rows.append([name, *facts, packages])
     body = ["<h2>Provenance</h2>", table(rows, kind="text")]
     for name, record in runs.items():
         if record.config:

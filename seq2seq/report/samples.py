@@ -5,6 +5,7 @@ Translation: samples, attention. Language model: samples. Classifier: errors.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.segments import END, Hypothesis
 from seq2seq.decoding.translator import Translation, Translator
+from seq2seq.errors import UserError
 from seq2seq.evaluation.robustness import robustness, robustness_rows
 from seq2seq.evaluation.test_sets import split_of_run, tag_of
 from seq2seq.report.page import details, paragraph, shaded_table, table, text_fields
@@ -34,15 +36,17 @@ NUM_ERRORS = 10
 MAX_CLASSIFIED = 5_000
 MAX_CHARACTERS = 400
 
+logger = logging.getLogger(__name__)
+
 
 def samples(config: Config, run: Path, name: str, device: str) -> list[str]:
-    """Return samples of the best model of a run, as HTML."""
-    if config.task == "translation":
-        body = _translation(config, run, device)
-    elif config.task == "language_model":
-        body = _language_model(run, device)
-    else:
-        body = _classifier(config, run, device)
+    """Return samples of the best model of a run, as HTML, or the reason why there are none."""
+    sections = {"translation": _translation, "language_model": _language_model}
+    try:
+        body = sections.get(config.task, _classifier)(config, run, device)
+    except UserError as error:
+        logger.warning("no samples of %s: %s", run, error)
+        body = [paragraph(f"No samples: {error}")]
     return [f"<h2>{escape(name)}: the development set</h2>", *body]
 
 
@@ -126,7 +130,7 @@ def _attention(
     return ["<h3>Attention</h3>", paragraph(note), *heat_maps]
 
 
-def _language_model(run: Path, device: str) -> list[str]:
+def _language_model(config: Config, run: Path, device: str) -> list[str]:
     """Return samples of a language model."""
     generator = TextGenerator.load(run, device=device)
     texts = [""] * TEXTS
