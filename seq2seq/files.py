@@ -172,8 +172,8 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 def write_sums(folder: Path) -> None:
     """Write the checksums of all files in a folder."""
-    files = sorted(path for path in folder.iterdir() if not _is_added(path))
-    sums = [f"{sha256_of(path)}  {path.name}\n" for path in files if path.name != SUMS_FILE]
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != SUMS_FILE)
+    sums = [f"{sha256_of(path)}  {path.name}\n" for path in files]
     (folder / SUMS_FILE).write_text("".join(sums), encoding="utf-8")
 
 
@@ -189,27 +189,16 @@ def read_sums(folder: Path) -> dict[str, str] | None:
 def find_damage(folder: Path, optional: Collection[str] = ()) -> str | None:
     """Return a description of the damage to a folder written by `atomic_folder`, or None.
 
-    optional: names of files that may have been added or changed.
+    optional: names of files that may have been changed or deleted.
     """
-    if (sums := read_sums(folder)) is None:
+    if not (sums := read_sums(folder)):
         return f"{SUMS_FILE} is missing or unreadable"
-    present = {path.name for path in folder.iterdir() if not _is_added(path)}
-    for name in sorted((sums.keys() | present) - {SUMS_FILE, *optional}):
-        if name not in sums:
-            return f"{name} is not in {SUMS_FILE}"
-        if name not in present:
+    for name in sorted(sums.keys() - set(optional)):
+        if not (folder / name).is_file():
             return f"{name or SUMS_FILE} is missing"
-        try:
-            if sha256_of(folder / name) != sums[name]:
-                return f"{name} has changed since it was written"
-        except OSError as error:
-            return f"{name} cannot be read: {error.strerror}"
+        if sha256_of(folder / name) != sums[name]:
+            return f"{name} has changed since it was written"
     return None
-
-
-def _is_added(path: Path) -> bool:
-    """Return whether a path was added later: `atomic_folder` writes no folders or hidden files."""
-    return path.is_dir() or path.name.startswith(".")
 
 
 def remove_folder(folder: Path) -> None:
