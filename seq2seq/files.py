@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
 import os
@@ -21,12 +20,7 @@ from seq2seq.errors import UserError, named_output
 
 SUMS_FILE = "SHA256SUMS"
 """Checksums of the files of a folder, in the format of `sha256sum --check`."""
-NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""Error numbers of a file system without locks."""
-
-_LEFTOVER = re.compile(
-    r"\.(step_\d+(\.\w+)*|average_\d+(\.\w+)*|best|last|averaged|[0-9a-f]{32})\.tmp"
-)
+_LEFTOVER = re.compile(r"\.(step_\d+|average_\d+|best|last|averaged|[0-9a-f]{32})\.tmp")
 """Names that a crash may leave in a run directory. Other hidden files belong to the user."""
 
 logger = logging.getLogger(__name__)
@@ -142,16 +136,14 @@ def replace_folder(folder: Path, draft: Path) -> None:
 
 
 def try_lock(lock: FileLock) -> bool:
-    """Try to acquire a lock; return success. Warns and returns True if locks are unsupported."""
+    """Try to acquire a lock; return success. Warns and returns True if locking is impossible."""
     file = Path(lock.lock_file)
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         lock.acquire(blocking=False)
     except Timeout:
         return False
-    except (OSError, NotImplementedError) as error:
-        if isinstance(error, OSError) and error.errno not in NO_LOCKS:
-            raise
+    except (OSError, NotImplementedError) as error:  # perhaps a file system without locks
         logger.warning("cannot lock %s (%s): do not run a second command there", file, error)
     return True
 
