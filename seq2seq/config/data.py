@@ -87,11 +87,6 @@ class DataConfig:
     """Folder of prepared data, shared by all recipes."""
 
     @property
-    def bleu_tokenizer(self) -> str:
-        """The sacreBLEU tokenizer for these texts."""
-        return "13a"
-
-    @property
     def corpora(self) -> tuple[CorpusConfig, ...]:
         """All corpora."""
         return ()

@@ -78,7 +78,7 @@ def evaluate_run(
         metrics["robustness"] = robustness(
             partial(map_sharded, translator.translate, processes=processes),
             list(zip(evaluator.sources, evaluator.references, strict=True)),
-            tokenize=config.data.bleu_tokenizer,
+            tokenize=config.pairs.bleu_tokenizer,
             tag=tag_of(config),
         )
     return metrics

@@ -90,7 +90,7 @@ class TranslationEvaluator(SplitEvaluator):
         self.translations = map_sharded(translator.translate, self.sources, self.processes)
         scores: Sequence[Score] = ()
         if self.processes.is_main:
-            tokenize = self.config.data.bleu_tokenizer
+            tokenize = self.config.pairs.bleu_tokenizer
             scores = score(self.translations, [self.references], tokenize=tokenize, keys=keys)
         scores = self.processes.broadcast(scores)
         self.details = {

@@ -95,7 +95,7 @@ def load_systems(
         require_aligned(f"lines in {path}", lines, lists)
     if tokenize is None:
         configs = list(runs.values())
-        tokenize = configs[0].data.bleu_tokenizer if configs else DEFAULT_TOKENIZER
+        tokenize = configs[0].pairs.bleu_tokenizer if configs else DEFAULT_TOKENIZER
     test_set = TestSet(lists, sources, tokenize, lowercase)
     is_short = len({path.name for path in hypotheses}) == len(hypotheses)
     systems = []

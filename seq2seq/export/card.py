@@ -77,7 +77,7 @@ def _scores(run: Path, name: str, config: Config, start: dict[str, Any]) -> str:
     part = f", first {sentences:,} sentences" if sentences else ""
     return (
         f"After update {number} (beam {config.decoding.validation_beam}{part}): {values} "
-        f"(sacreBLEU, tokenizer {config.data.bleu_tokenizer})."
+        f"(sacreBLEU, tokenizer {config.pairs.bleu_tokenizer})."
     )
 
 

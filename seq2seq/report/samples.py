@@ -61,7 +61,7 @@ def _translation(config: Config, run: Path, device: str) -> list[str]:
     results = translator.translations(texts, tokens=True, nbest=width)
     pairs = list(zip(sources, references, strict=True))[:MAX_ROBUSTNESS]
     scores = robustness(
-        translator.translate, pairs, tokenize=config.data.bleu_tokenizer, tag=tag_of(config)
+        translator.translate, pairs, tokenize=config.pairs.bleu_tokenizer, tag=tag_of(config)
     )
     return [
         "<h3>Samples</h3>",
