@@ -1,7 +1,6 @@
 """Exceptions for user errors."""
 
 import difflib
-import errno
 import reprlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -45,6 +44,4 @@ def named_output(name: object) -> Iterator[None]:
     except BrokenPipeError:  # not an error: the reader has closed the pipe
         raise
     except OSError as error:
-        missing = error.errno == errno.ENOENT
-        reason = "its folder does not exist" if missing else error.strerror
-        raise UserError(f"{name} cannot be written: {reason}") from None
+        raise UserError(f"{name} cannot be written: {error.strerror}") from None
