@@ -172,12 +172,8 @@ def peer_is_silent(error: Exception) -> bool:
 @contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
     """Redirect standard output to standard error while libraries print messages."""
-    try:
-        saved = os.dup(1)
-        os.dup2(2, 1)
-    except OSError:  # a closed stream
-        yield
-        return
+    saved = os.dup(1)
+    os.dup2(2, 1)
     try:
         yield
     finally:
