@@ -147,7 +147,7 @@ def _bounds(bounds: Range) -> str:
     if bounds.maximum == _BELOW_ONE:
         return f"from {bounds.minimum:,} to below 1"
     if bounds.maximum not in _MOST:
-        return str(bounds)
+        return f"from {bounds.minimum:,} to {bounds.maximum:,}"
     return "above 0" if 0 < bounds.minimum < 1 else f"{bounds.minimum:,} or more"
 
 

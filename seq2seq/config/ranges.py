@@ -11,9 +11,6 @@ class Range(NamedTuple):
     minimum: float
     maximum: float
 
-    def __str__(self) -> str:
-        return f"from {self.minimum:,} to {self.maximum:,}"
-
 
 _MAX = 2**31 - 1
 
