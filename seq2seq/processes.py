@@ -164,11 +164,6 @@ def peer_is_lost(error: Exception) -> bool:
     return any(word in str(error) for word in words)
 
 
-def peer_is_silent(error: Exception) -> bool:
-    """Return whether a collective failed because another process did not respond in time."""
-    return "Timed out waiting" in str(error)
-
-
 @contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
     """Redirect standard output to standard error while libraries print messages."""

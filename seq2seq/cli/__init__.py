@@ -62,7 +62,7 @@ def _discard_output() -> None:
 def _explain(error: RuntimeError | MemoryError) -> str | None:
     """Return the message for a failure of the machine or the network, or None for other errors."""
     from seq2seq.machine.memory import out_of_memory
-    from seq2seq.processes import peer_is_lost, peer_is_silent
+    from seq2seq.processes import peer_is_lost
 
     if out_of_memory(error):
         return (
@@ -72,7 +72,7 @@ def _explain(error: RuntimeError | MemoryError) -> str | None:
     rank = os.environ.get("RANK")
     if rank and peer_is_lost(error):
         return f"process {rank} ends because another process ended"
-    if rank and peer_is_silent(error):
+    if rank and "Timed out waiting" in str(error):
         return (
             f"error: process {rank} timed out waiting for another one: a machine or the network "
             "failed, or a process hangs. Run the same command again to resume"
