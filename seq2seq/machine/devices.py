@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 def may_have_gpu() -> bool:
     """Return whether torch may find a GPU, without loading torch. False is certain."""
-    try:
-        build = version("torch").partition("+")[2]
-    except PackageNotFoundError:
-        return False
+    build = version("torch").partition("+")[2]
     if build == "cpu":
         return False
     # A torch build for devices of another vendor may find one on any machine.
