@@ -197,10 +197,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Signals:
-    """Handler of SIGTERM, SIGHUP and Ctrl-C: the first signal saves and stops, the second exits.
-
-    Use it as `with signals.installed()`.
-    """
+    """Handler of SIGTERM, SIGHUP and Ctrl-C: the first signal saves and stops, the second exits."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -211,7 +208,7 @@ class Signals:
         """File descriptors of standard output and standard error, if they are terminals."""
 
     @contextmanager
-    def installed(self) -> Iterator[Signals]:
+    def installed(self) -> Iterator[None]:
         """Handle SIGTERM, SIGINT and SIGHUP, and restore the previous handlers at the end."""
         numbers = [signal.SIGTERM, signal.SIGINT]
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -219,7 +216,7 @@ class Signals:
         self._terminals = [stream for stream in (1, 2) if os.isatty(stream)]
         before = {number: signal.signal(number, self._handle) for number in numbers}
         try:
-            yield self
+            yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -60,25 +60,22 @@ def fine_tuning(request: Request, run: Path, config: Config) -> tuple[str, str]:
     data = {**request.data, **sizes}
     if config.pairs.protect:
         data["protect"] = list(config.pairs.protect)
-    rates = {name: rate for name, rate in asdict(config.pairs.augment).items() if rate}
-    if rates:
+    if rates := {name: rate for name, rate in asdict(config.pairs.augment).items() if rate}:
         data["augment"] = rates
-    old = _old_data(run, config, num_new)
-    if old:
+    if old := _old_data(run, config, num_new):
         data |= {"train": [*data["train"], *old["train"]], "exclude": old["exclude"]}
-    models = tuple(map(str, vocabulary_files(find_model(run))))
     trial = run_trial(
         replace(
             config,
             name=request.name,
             data=from_tree(PairsConfig(), data, "the new recipe", "data"),
-            tokenizer=replace(config.tokenizer, models=models),
+            tokenizer=replace(config.tokenizer, models=vocabulary_files(find_model(run))),
         )
     )
     per_epoch = trial.tokens_per_epoch
-    token_budget = trial.tokens_per_minute * minutes
     size = min(initial.batch_tokens, 4096)
-    updates = max(MIN_UPDATES, rounded(min(EPOCHS * per_epoch, token_budget) / size))
+    tokens = min(EPOCHS * per_epoch, trial.tokens_per_minute * minutes)
+    updates = max(MIN_UPDATES, rounded(tokens / size))
     fraction = LR_FRACTION if old else LR_FRACTION_NEW_ONLY
     peak = learning_rate(initial, config.model.dim, initial.warmup_steps)
     repetitions = min(EPOCHS, updates * size / per_epoch)
