@@ -36,16 +36,14 @@ def resolve_precision(
     key: key of the recipe, for errors. Raises UserError if the device lacks the precision.
     """
     on_cpu = device.type == "cpu"
-    if precision == "fp32" or (on_cpu and precision != "auto"):
-        return precision
-    kinds: tuple[Precision, ...] = ("fp32", "bf16") if on_cpu else ("fp32", "bf16", "fp16")
-    flops = {kind: single_thread_flops(device, kind) for kind in kinds}
     if precision != "auto":
-        if not flops[precision]:
+        if not (on_cpu or precision == "fp32" or single_thread_flops(device, precision)):
             raise UserError(
                 f"{key}={precision}: {describe_device(device)} does not support it; use {key}=auto"
             )
         return precision
+    kinds: tuple[Precision, ...] = ("fp32", "bf16") if on_cpu else ("fp32", "bf16", "fp16")
+    flops = {kind: single_thread_flops(device, kind) for kind in kinds}
     bf16, fp16 = flops["bf16"], flops.get("fp16", 0.0)
     if bf16 >= max(MIN_SPEED_UP * flops["fp32"], MIN_BF16_SPEED * fp16):
         return "bf16"
