@@ -39,12 +39,12 @@ def test_curves_are_over_updates_and_minutes() -> None:
     ]
 
 
-def test_long_curves_are_thinned_out_between_their_ends() -> None:
+def test_long_curves_are_thinned_out() -> None:
     steps = range(1, MOST_POINTS + 1)
     log = [{"kind": "train", "step": i, "minutes": 1.0, "loss": float("nan")} for i in steps]
     rows = curve_rows(dict.fromkeys("abc", record(*log)))
-    assert len(rows) <= MOST_POINTS and rows[0]["loss"] is None
-    assert (rows[0]["updates"], rows[-1]["updates"]) == (1, MOST_POINTS)
+    assert MOST_POINTS / 2 < len(rows) <= MOST_POINTS and rows[0]["loss"] is None
+    assert rows[0]["updates"] == 1 and rows[-1]["updates"] > MOST_POINTS - 5
 
 
 def test_texts_in_charts_cannot_end_the_script() -> None:

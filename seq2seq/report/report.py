@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from seq2seq.config import to_yaml
 from seq2seq.errors import UserError, named_output
@@ -83,13 +82,12 @@ def _summary(runs: Mapping[str, RunRecord]) -> list[str]:
 
 def curve_rows(runs: Mapping[str, RunRecord]) -> Rows:
     """Return the metrics of all runs, subsampled, with updates and minutes."""
-    limit = max(2, MOST_POINTS // max(1, len(runs)))
+    limit = MOST_POINTS // len(runs)
     rows: Rows = []
     for name, record in runs.items():
         for kind, fields in (("train", TRAINING), ("validation", SCORES)):
             records = record.of_kind(kind)
-            for i in np.linspace(0, len(records) - 1, min(len(records), limit)).round().astype(int):
-                metrics = records[i]
+            for metrics in records[:: len(records) // limit + 1]:
                 row = {"run": name, "updates": metrics["step"], "minutes": metrics["minutes"]}
                 rows.append(row | {key: _rounded(metrics[key]) for key in fields if key in metrics})
     return rows
@@ -97,7 +95,7 @@ def curve_rows(runs: Mapping[str, RunRecord]) -> Rows:
 
 def _rounded(value: float) -> float | None:
     """Return a number with five significant digits; None for NaN, which JSON does not support."""
-    return float(f"{float(value):.5g}") if np.isfinite(float(value)) else None
+    return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
 def _curves(runs: Mapping[str, RunRecord]) -> list[str]:
