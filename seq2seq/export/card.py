@@ -47,7 +47,7 @@ like those in its training data. Translations may omit or invent content.
 
 ## Scores on the development set
 
-{_scores(run, folder.name, config, start)}
+{_scores(run, folder.name, config)}
 
 ## Training data
 
@@ -63,14 +63,13 @@ like those in its training data. Translations may omit or invent content.
 """
 
 
-def _scores(run: Path, name: str, config: Config, start: dict[str, Any]) -> str:
+def _scores(run: Path, name: str, config: Config) -> str:
     """Return the scores of the last validation of a model; name: its directory, as `step_10`."""
     kind, _, number = name.partition("_")
-    kind = "average" if kind == "average" else "validation"
-    records = [record for record in read_metrics(run) if record["kind"] == kind]
-    found = [record for record in records if str(record["step"]) == number]
+    place = ("average" if kind == "average" else "validation", number)
+    found = [x for x in read_metrics(run) if (x["kind"], str(x["step"])) == place]
     if not found:
-        return "Not validated." if start else UNKNOWN
+        return "Not recorded."
     keys = [key for key in ("nll", "bleu", "chrf") if key in found[-1]]
     values = ", ".join(f"{metric_name(key)} {found[-1][key]:.2f}" for key in keys)
     sentences = config.training.validation_sentences
@@ -82,23 +81,20 @@ def _scores(run: Path, name: str, config: Config, start: dict[str, Any]) -> str:
 
 
 def _data(start: dict[str, Any]) -> str:
-    data = start.get("data", {})
+    data = start["data"]
     rows = ["| file or dataset | bytes | sha256 |\n|---|---|---|"]
-    for source in data.get("inputs", []):
+    for source in data["inputs"]:
         size = f"{source['bytes']:,}" if "bytes" in source else ""
-        name = str(source.get("file") or source.get("dataset"))
-        name = Path(name).name if Path(name).is_absolute() else name  # without local folders
-        rows.append(f"| {name} | {size} | `{source.get('sha256')}` |")
-    splits = data.get("splits", {}).items()
-    sizes = ", ".join(f"{name} {facts['pairs']:,}" for name, facts in splits if "pairs" in facts)
+        name = Path(source["file"]).name if "file" in source else source["dataset"]
+        rows.append(f"| {name} | {size} | `{source['sha256']}` |")
+    sizes = ", ".join(f"{name} {facts['pairs']:,}" for name, facts in data["splits"].items())
     return "\n".join([*rows, "", f"Pairs after cleaning: {sizes}."])
 
 
 def _training(start: dict[str, Any]) -> str:
-    packages = start.get("packages", {})
-    versions = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+    versions = ", ".join(f"{name} {version}" for name, version in start["packages"].items())
+    facts = ", ".join(f"{key}: {start[key]}" for key in ("processes", "precision", "seed"))
     return (
-        f"seq2seq at commit {start.get('commit') or 'unknown'} ({versions}). Device: "
-        f"{start.get('device')}, processes: {start.get('processes')}, precision: "
-        f"{start.get('precision')}, seed: {start.get('seed')}. Last start: {start.get('time')}."
+        f"seq2seq at commit {start['commit'] or 'unknown'} ({versions}). Device: "
+        f"{start['device']}, {facts}. Last start: {start['time']}."
     )
