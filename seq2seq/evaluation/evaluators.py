@@ -93,11 +93,8 @@ class TranslationEvaluator(SplitEvaluator):
             tokenize = self.config.pairs.bleu_tokenizer
             scores = score(self.translations, [self.references], tokenize=tokenize, keys=keys)
         scores = self.processes.broadcast(scores)
-        self.details = {
-            **{metric.signature_key: metric.signature for metric in scores},
-            "search": describe_search(self.decoding, translator.engines.precision),
-            "sentences": len(self.sources),
-        }
+        self.details |= {metric.signature_key: metric.signature for metric in scores}
+        self.details["search"] = describe_search(self.decoding, translator.engines.precision)
         return metrics | {metric.key: metric.value for metric in scores}
 
     def translator(self, model: Transformer) -> Translator:
@@ -114,11 +111,9 @@ class TranslationEvaluator(SplitEvaluator):
         sums = np.zeros(3)
         lens = [side[: len(self.sources)] for side in self.store.lens]
         numbers = shard(lens[1], processes.index, processes.count)
-        sources, targets = self.store.pairs(numbers)
         shard_lens = [side[numbers] for side in lens]
         for indices in micro_batches(*shard_lens, max_tokens=training.micro_batch_tokens):
-            pairs = [sources[i] for i in indices], [targets[i] for i in indices]
-            batch = collate(*pairs, self.data.tokenizer)
+            batch = collate(*self.store.pairs(numbers[indices]), self.data.tokenizer)
             adapt_threads(model.device)
             loss, nll = criterion(batch.to(model.device))
             sums += float(loss), float(nll), batch.num_labels
