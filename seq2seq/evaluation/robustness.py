@@ -20,10 +20,9 @@ def changed_pairs(pairs: Sequence[Pair], tag: str | None) -> Iterator[tuple[str,
     bare = [(source.removeprefix(prefix), target) for source, target in pairs]
     yield "clean", list(pairs)
     changed = {
-        name: [change(pair, r) for pair, r in zip(bare, random, strict=True)]
+        name: list(map(change, bare, generators(np.arange(len(pairs)), seed=0, epoch=0)))
         for name, change in CHANGES.items()
         if name != "copy"  # not something that users type
-        for random in [generators(np.arange(len(pairs)), seed=0, epoch=0)]
     }
     changed["join"] = [join(bare[i : i + 2]) for i in range(0, len(bare), 2)]
     for name, rows in changed.items():

@@ -56,12 +56,6 @@ def table(rows: Sequence[Sequence[str]], *, kind: str = "") -> str:
     )
 
 
-def text_fields(rows: Sequence[tuple[str, str]]) -> str:
-    """Return an HTML table with a name and an HTML text in each row."""
-    cells = "".join(f"<tr><th>{escape(name)}</th><td>{text}</td></tr>" for name, text in rows)
-    return f'<div class="scroll"><table class="text">{cells}</table></div>'
-
-
 def details(summary: str, content: str) -> str:
     """Return collapsible HTML content below a summary text."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"

@@ -22,7 +22,7 @@ from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.robustness import robustness, robustness_rows
 from seq2seq.evaluation.test_sets import split_of_run, tag_of
-from seq2seq.report.page import details, paragraph, shaded_table, table, text_fields
+from seq2seq.report.page import details, paragraph, shaded_table, table
 
 NUM_SAMPLES = 8
 MAX_TOKENS = 40
@@ -85,12 +85,13 @@ def _sample_indices(sources: Sequence[str]) -> list[int]:
 def _sample(source: str, reference: str, result: Translation) -> str:
     """Return a table of one translation, and its n-best list."""
     best = result.nbest[0] if result.nbest else None
-    rows = [("source", escape(source)), ("reference", escape(reference))]
-    rows.append(("translation", _tokens(best) if best else escape(result.error or "")))
+    found = _tokens(best) if best else escape(result.error or "")
+    cells = {"source": escape(source), "reference": escape(reference), "translation": found}
+    rows = "".join(f"<tr><th>{name}</th><td>{cell}</td></tr>" for name, cell in cells.items())
     nbest = [["score", "log-probability", "translation"]]
     nbest += [[f"{h.score:.3f}", f"{h.log_prob:.2f}", h.text] for h in result.nbest]
     title = f"{len(result.nbest)}-best list"
-    return text_fields(rows) + details(title, table(nbest, kind="text"))
+    return f'<table class="text">{rows}</table>' + details(title, table(nbest, kind="text"))
 
 
 def _tokens(hypothesis: Hypothesis) -> str:
