@@ -67,7 +67,7 @@ def test_recipes_are_compared_with_the_first_of_the_task(runs: Path) -> None:
     for name in ("a", "b/second", "stopped"):
         shutil.move(str(runs / name), str(runs / f"z{name.replace('/', '_')}"))
     records = find_runs(runs)  # the damaged one is the first now
-    assert [each.name for each in records] == ["damaged", "za", "zb_second", "zstopped"]
+    assert [each.path.name for each in records] == ["damaged", "za", "zb_second", "zstopped"]
     keys = [None if each is None else [*each] for each in differences(records)]
     assert keys == [None, None, ["training.warmup_steps"], ["training.max_steps"]]
 

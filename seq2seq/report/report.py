@@ -42,31 +42,27 @@ def write_report(runs: Sequence[Path], output: Path, *, device: str, quick: bool
     quick: leave out samples (up to a minute per run).
     """
     require_extra("vl-convert-python", "seq2seq report (the extra report)")
-    records = [read_run(path) for path in runs]
-    tasks = {record.config.task for record in records if record.config}
+    records = {str(path): read_run(path) for path in runs}
+    tasks = {record.config.task for record in records.values() if record.config}
     if len(tasks) > 1:
         raise UserError(
             f"the runs have different tasks, {' and '.join(sorted(tasks))}: write a report per task"
         )
-    is_short = len({record.name for record in records}) == len(records)
-    named = {record.name if is_short else str(record.path): record for record in records}
-    body = [*_summary(named), *_curves(named), *_data(records[0])]
-    for name, record in named.items():
+    body = [*_summary(records), *_curves(records), *_data(records[str(runs[0])])]
+    for name, record in records.items():
         if record.config and not quick:
             logger.info("samples of %s: up to a minute", name)
             body += samples(record.config, record.path, name, device)
-    body += _provenance(named)
-    title = ", ".join(named) if len(named) == 1 else f"{len(named)} runs: {', '.join(named)}"
+    body += _provenance(records)
     with named_output(output):
-        write_text(output.resolve(), page(title, body))
+        write_text(output.resolve(), page(", ".join(records), body))
 
 
 def _summary(runs: Mapping[str, RunRecord]) -> list[str]:
     """Return tables of the runs with their progress, and of the differences of their recipes."""
     rows = [["run", *COLUMNS], *([name, *record.cells()] for name, record in runs.items())]
     body = [table(rows, kind="text")]
-    problems = {name: run.problem for name, run in runs.items() if run.problem}
-    body += [paragraph(f"{name}: {problem}") for name, problem in problems.items()]
+    body += [paragraph(f"{name}: {run.problem}") for name, run in runs.items() if run.problem]
     if len(runs) == 1:
         return body
     records = list(runs.values())
@@ -74,10 +70,9 @@ def _summary(runs: Mapping[str, RunRecord]) -> list[str]:
     keys = sorted({key for changed in differences(records) for key in changed or {}})
     rows = [["key", *runs]]
     for key in keys:
-        values = [json.dumps(r.get(key), ensure_ascii=False) if r else "?" for r in recipes]
+        values = [json.dumps(recipe.get(key), ensure_ascii=False) for recipe in recipes]
         rows.append([key, *values])
-    content = table(rows, kind="text") if keys else paragraph("The recipes are identical.")
-    return [*body, "<h2>Differences between recipes</h2>", content]
+    return [*body, "<h2>Differences between recipes</h2>", table(rows, kind="text")]
 
 
 def curve_rows(runs: Mapping[str, RunRecord]) -> Rows:

@@ -43,11 +43,6 @@ class RunRecord:
     state: RunState | None = None
     """State in the last checkpoint, or None."""
 
-    @property
-    def name(self) -> str:
-        """Name of the run directory."""
-        return self.path.resolve().name
-
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         """Return the metrics of one kind: train, validation or average."""
         return [record for record in self.metrics if record["kind"] == kind]
