@@ -72,7 +72,7 @@ class TranslationEvaluator(SplitEvaluator):
         beam = self.decoding.beam
         search = "greedy search" if beam == 1 else f"beam {beam}"
         how = search if self.translates else "loss only"
-        self.extent = f"{part(len(self.sources), len(self.store))} sentences, {how}"
+        self.extent = f"{len(self.sources):,} of {len(self.store):,} sentences, {how}"
         self.details = {"sentences": len(self.sources)}
 
     def __call__(self, model: Transformer) -> dict[str, float]:
@@ -206,11 +206,6 @@ def text_nll(
     return float(nll), labels.numpy()
 
 
-def part(count: int, total: int) -> str:
-    """Return `200 of 1,106`, or only the number if it is the total."""
-    return f"{count:,}" if count == total else f"{count:,} of {total:,}"
-
-
 @dataclass
 class LabelEvaluator(SplitEvaluator):
     """Evaluates a classifier by nll, accuracy and macro F1."""
@@ -219,7 +214,7 @@ class LabelEvaluator(SplitEvaluator):
         self.store = self.data.store(self.split)
         self.texts, labels = self.store.pairs(np.arange(len(self.store))[: self.limit])
         self.labels = np.concatenate(labels)
-        self.extent = f"{part(len(self.texts), len(self.store))} texts"
+        self.extent = f"{len(self.texts):,} of {len(self.store):,} texts"
 
     def __call__(self, model: Classifier) -> dict[str, float]:
         """Return the nll in nats per text, and accuracy and macro F1 in per cent."""

@@ -15,7 +15,7 @@ from seq2seq.errors import UserError
 from seq2seq.model.saved import LOCK_FILE, STARTS_FILE
 from seq2seq.tables import aligned
 from seq2seq.training.checkpoint import RunState
-from seq2seq.training.records import METRICS, METRICS_FILE, metric_name, read_metrics, read_records
+from seq2seq.training.records import METRICS, metric_name, read_metrics, read_records
 from seq2seq.training.schedule import is_finished
 
 Status = Literal["running", "finished", "stopped", "damaged"]
@@ -84,12 +84,8 @@ class RunRecord:
 
 def read_run(path: Path) -> RunRecord:
     """Read the files of a run; raises UserError if the folder is not a run directory."""
-    names = (STARTS_FILE, METRICS_FILE)
-    if not any((path / name).is_file() for name in names):
-        raise UserError(
-            f"{path} is not a run directory: {' and '.join(names)} are missing; "
-            "`seq2seq runs` lists runs"
-        )
+    if not (path / STARTS_FILE).is_file():
+        raise UserError(f"{path} is not a run directory; `seq2seq runs` lists runs")
     config = state = problem = None
     try:
         config = resolve(read_recipe(path / "recipe.yaml"), str(path / "recipe.yaml"))
