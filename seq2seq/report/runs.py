@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,15 +104,11 @@ def read_run(path: Path) -> RunRecord:
 
 def find_runs(*folders: Path) -> list[RunRecord]:
     """Return all runs in folders and their subfolders, sorted by path. A folder may be a run."""
-    records = []
+    records: list[RunRecord] = []
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder: name a run directory, or a folder of runs")
-        for name, subfolders, files in os.walk(folder):
-            subfolders[:] = sorted(path for path in subfolders if not path.startswith("."))
-            if STARTS_FILE in files:
-                subfolders.clear()
-                records.append(read_run(Path(name)))
+        records += [read_run(file.parent) for file in sorted(folder.rglob(STARTS_FILE))]
     return records
 
 
