@@ -89,9 +89,8 @@ class Tokenizer:
     def from_files(cls, paths: Sequence[Path]) -> Tokenizer:
         """Read a shared vocabulary, or source and target, or the folder of Marian files."""
         if paths[0].name in MARIAN_FILES:
-            vocabularies: Sequence[Vocabulary] = marian_vocabularies(paths[0].parent)
-        else:
-            vocabularies = [_read_vocabulary(path) for path in paths]
+            return cls(*marian_vocabularies(paths[0].parent))
+        vocabularies = [_read_vocabulary(path) for path in paths]
         return cls(vocabularies[0], vocabularies[-1])
 
 

@@ -161,7 +161,8 @@ def split_sizes(size: int, dev_share: float, test_share: float) -> dict[str, int
 def _make_tokenizer(config: Config, files: Sequence[Path]) -> Tokenizer:
     options = config.tokenizer
     if options.kind == "bpe":
-        pieces = train_vocabulary(_training_lines(config, files), options, [], all_spaces=True)
+        lines = islice(_training_lines(config, files), options.sample)
+        pieces = train_vocabulary(lines, options, [], all_spaces=True)
         return Tokenizer(pieces, pieces)
     characters = chain.from_iterable(map(set, read_texts(files)))
     alphabet = Alphabet(None if options.kind == "byte" else sorted(set(characters)))
@@ -169,21 +170,14 @@ def _make_tokenizer(config: Config, files: Sequence[Path]) -> Tokenizer:
 
 
 def _training_lines(config: Config, files: Sequence[Path]) -> Iterator[str]:
-    """Yield the first tokenizer.sample lines of the training part. Long lines are split."""
-
-    def lines() -> Iterator[str]:
-        share = 1 - config.text.dev_share - config.text.test_share
-        left = int(share * sum(map(len, read_texts(files))))
-        for part in read_texts(files):
-            yield from part[:left].split("\n")
-            left = max(0, left - len(part))
-
-    pieces = (
-        line[start : start + LINE_CHARACTERS]
-        for line in lines()
-        for start in range(0, len(line), LINE_CHARACTERS)
-    )
-    return islice(pieces, config.tokenizer.sample)
+    """Yield the lines of the training part. Long lines are split."""
+    share = 1 - config.text.dev_share - config.text.test_share
+    left = int(share * sum(map(len, read_texts(files))))
+    for part in read_texts(files):
+        for line in part[:left].split("\n"):
+            for start in range(0, len(line), LINE_CHARACTERS):
+                yield line[start : start + LINE_CHARACTERS]
+        left = max(0, left - len(part))
 
 
 def encoded(files: Sequence[Path], tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
