@@ -23,7 +23,6 @@ CACHED = 100_000
 """Size of the cache of segmented words."""
 NORMAL = 1
 """Type of ordinary pieces; special symbols, bytes and user-defined symbols have other types."""
-MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
 class BPEDropout:
@@ -127,10 +126,10 @@ def _read_types(model: bytes) -> list[int]:
     return [dict(_fields(piece)).get(3, NORMAL) for number, piece in _fields(model) if number == 1]
 
 
-def read_model_type(model: bytes) -> str:
-    """Return the model type: unigram, bpe, word or char."""
+def is_bpe(model: bytes) -> bool:
+    """Return whether a SentencePiece model has merges."""
     options = next((value for number, value in _fields(model) if number == 2), b"")
-    return MODEL_TYPES[dict(_fields(options)).get(3, 1)]
+    return dict(_fields(options)).get(3) == 2
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:

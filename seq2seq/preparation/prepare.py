@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from seq2seq.config import Config, LabelledConfig, TextConfig
-from seq2seq.data.bpe_dropout import read_model_type
+from seq2seq.data.bpe_dropout import is_bpe
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.store import write_store
 from seq2seq.data.tokenizer import Tokenizer
@@ -78,11 +78,8 @@ def _pretrained(config: Config, tags: Sequence[str]) -> Tokenizer | None:
     if not isinstance(tokenizer.source, SentencePieces):
         raise UserError(f"{models[0]} is a language model's alphabet: give a SentencePiece model")
     for model in models if config.tokenizer.bpe_dropout else []:
-        if (kind := read_model_type(model.read_bytes())) != "bpe":
-            raise UserError(
-                f"tokenizer.bpe_dropout needs a BPE model, but {model} is a {kind} model: set "
-                "tokenizer.bpe_dropout=0"
-            )
+        if not is_bpe(model.read_bytes()):
+            raise UserError(f"{model} is not a BPE model: set tokenizer.bpe_dropout=0")
     for tag in tags:
         if not tokenizer.source.knows(tag):
             raise UserError(
