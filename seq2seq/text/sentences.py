@@ -10,12 +10,9 @@ def sentences(text: str, language: str) -> list[tuple[str, str]]:
     """
     import sentencex  # here: most commands do not need it
 
-    result, space = [], ""
-    for part in sentencex.segment(language, text):
-        sentence = part.strip()
-        start = part.find(sentence)
-        if sentence:
-            result.append((space + part[:start], sentence))
-            space = ""
-        space += part[start + len(sentence) :] if sentence else part
+    result, end = [], 0
+    for sentence in filter(None, map(str.strip, sentencex.segment(language, text))):
+        start = text.index(sentence, end)
+        result.append((text[end:start], sentence))
+        end = start + len(sentence)
     return result
