@@ -38,13 +38,11 @@ class BPEDropout:
         normal = [i for i, kind in enumerate(_read_types(vocabulary.model)) if kind == NORMAL]
         costs = {model.id_to_piece(i): -model.get_score(i) for i in normal}
         texts = vocabulary.pieces(range(vocabulary.size))
-        self._normal = {text: (costs[text], i) for i, text in enumerate(texts) if text in costs}
+        self._ids = {text: i for i, text in enumerate(texts) if text in costs}
+        self._costs = {text: costs[text] for text in self._ids}
         # Symbols, bytes and pieces with characters outside the vocabulary are never split.
-        self._texts = [
-            text if text in self._normal and all(c in self._normal for c in text) else None
-            for text in texts
-        ]
-        self._neighbours = {pair for text in self._normal for pair in pairwise(text)}
+        self._texts = [text if {text, *text} <= self._ids.keys() else None for text in texts]
+        self._neighbours = {pair for text in self._ids for pair in pairwise(text)}
         self._merge = lru_cache(CACHED)(self._compute_merges)
 
     def __call__(self, row: Ids, random: np.random.Generator) -> Ids:
@@ -88,7 +86,7 @@ class BPEDropout:
         Merges are numbered in the order of their application: by score, then from the left.
         """
         symbols = list(text)
-        costs = [self._cost(left + right) for left, right in pairwise(symbols)]
+        costs = [self._costs.get(left + right, math.inf) for left, right in pairwise(symbols)]
         count = 0
         # A list, not a heap: words are short.
         while costs and (cheapest := min(costs)) < math.inf:
@@ -100,16 +98,11 @@ class BPEDropout:
             symbols[index] += symbols.pop(index + 1)
             costs.pop(index)
             if index:
-                costs[index - 1] = self._cost(symbols[index - 1] + symbols[index])
+                costs[index - 1] = self._costs.get(symbols[index - 1] + symbols[index], math.inf)
             if index < len(costs):
-                costs[index] = self._cost(symbols[index] + symbols[index + 1])
+                costs[index] = self._costs.get(symbols[index] + symbols[index + 1], math.inf)
         # Not lists: the garbage collector would visit all in the cache, 0.2 s every few updates.
-        return tuple(self._normal[symbol][1] for symbol in symbols), count
-
-    def _cost(self, merged: str) -> float:
-        """Return the negated score of a piece; infinite if it is not in the vocabulary."""
-        piece = self._normal.get(merged)
-        return piece[0] if piece else math.inf
+        return tuple(self._ids[symbol] for symbol in symbols), count
 
 
 def _drops(random: np.random.Generator, probability: float) -> Iterator[int]:
