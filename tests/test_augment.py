@@ -140,7 +140,7 @@ def test_other_processes_load_the_same_batches(recipe: Path, dropout: float) -> 
         pairs_of(recipe, *overrides), batch_tokens=100, micro_batch_tokens=60, seed=1
     )
     expected = list(islice(data.updates(0, 20), 80))  # longer than an epoch
-    updates = replace(data, examples=pairs_of(recipe, *overrides), num_workers=2).updates(0, 20)
+    updates = replace(data, num_workers=2).updates(0, 20)
     for update, other in zip(expected, updates, strict=False):
         assert (update.next_epoch, update.next_offset) == (other.next_epoch, other.next_offset)
         for batch, same in zip(update.batches, other.batches, strict=True):

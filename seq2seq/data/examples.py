@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ IdsPair = tuple[Ids, Ids]
 
 Tokens = NDArray[np.unsignedinteger]
 """Memory-mapped token ids of a text."""
+
+_cached_dropout = cache(BPEDropout)
 
 
 class Examples(ABC):
@@ -80,7 +82,6 @@ class Pairs(Examples):
             config.pairs.augment, self.store, self.tokenizer, tags, self.longest
         )
         self._bpe_dropout = config.tokenizer.bpe_dropout
-        self._dropouts: dict[Vocabulary, BPEDropout] = {}
         self.is_slow = bool(self._bpe_dropout or self._augment.rates.any())
 
     @cached_property
@@ -117,9 +118,7 @@ class Pairs(Examples):
         A row that would exceed `longest` tokens is not changed: the memory dry run and learned
         positions are limited to that length.
         """
-        if vocabulary not in self._dropouts:
-            self._dropouts[vocabulary] = BPEDropout(vocabulary, self._bpe_dropout)
-        dropout = self._dropouts[vocabulary]
+        dropout = _cached_dropout(vocabulary, self._bpe_dropout)
         dropped = [dropout(row, generator) for row, generator in zip(rows, random, strict=True)]
         return [new if len(new) <= longest else row for new, row in zip(dropped, rows, strict=True)]
 
