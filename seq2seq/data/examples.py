@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from seq2seq.config import Config
@@ -107,11 +108,7 @@ class Pairs(Examples):
         return list(zip(sources, targets, strict=True))
 
     def _resample(
-        self,
-        rows: Sequence[Ids],
-        vocabulary: Vocabulary,
-        random: Sequence[np.random.Generator],
-        longest: int,
+        self, rows: Sequence[Ids], vocabulary: Vocabulary, random: Sequence[Generator], longest: int
     ) -> list[Ids]:
         """Segment texts again with BPE-dropout.
 

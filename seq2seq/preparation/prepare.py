@@ -130,8 +130,7 @@ class _Preparation:
         held_out = selection.hold_out(data)
         require_pairs(len(selection.kept), selection.dropped())
         finish_stage(
-            work / "tokenizer",
-            lambda folder: self._make_tokenizer(selection, labels).save(folder),
+            work / "tokenizer", lambda folder: self._make_tokenizer(selection, labels).save(folder)
         )
         tokenizer = Tokenizer.load(work / "tokenizer")
         splits = {}

@@ -54,10 +54,7 @@ class Shard:
 
 
 def write_shard(
-    file: Path,
-    pairs: Sequence[TextPair],
-    clean: CleaningConfig | None,
-    languages: tuple[str, str],
+    file: Path, pairs: Sequence[TextPair], clean: CleaningConfig | None, languages: tuple[str, str]
 ) -> None:
     """Write pairs with their hashes and rules. If `clean` is None, no rule is applied."""
     rules = [text_rule(clean, languages, *pair) if clean else KEPT for pair in pairs]
