@@ -132,10 +132,8 @@ class Pairs(Examples):
 
     def worst_case_rows(self, max_tokens: int) -> list[Ids]:
         """Return rows of ids, of the lengths for which attention needs the most memory."""
-        return [
-            np.full(length - 1, self.tokenizer.source.unk_id, dtype=np.int32)
-            for length in worst_case_lens(self.longest, max_tokens)
-        ]
+        lens, unk_id = worst_case_lens(self.longest, max_tokens), self.tokenizer.source.unk_id
+        return [np.full(length - 1, unk_id, dtype=np.int32) for length in lens]
 
 
 class LabelledTexts(Pairs):

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 def generators(positions: NDArray[np.int64], *, seed: int, epoch: int) -> list[Generator]:
     """Return a random generator for each example, seeded by its position in the epoch."""
     key = [seed % 2**64, epoch]
-    return [
-        Generator(Philox(key=key, counter=[0, 0, 0, position])) for position in positions.tolist()
-    ]
+    return [Generator(Philox(key=key, counter=[0, 0, 0, i])) for i in positions.tolist()]
 
 
 def uniform(
