@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from filelock import FileLock
 
@@ -34,16 +33,6 @@ WORK = "work"
 """Subfolder for finished stages of an unfinished preparation."""
 
 
-class PreparedResult(NamedTuple):
-    """Contents of a folder of prepared data."""
-
-    tokenizer: Tokenizer
-    splits: dict[str, Any]
-    """Files and counts of each split."""
-    datasets: dict[str, str]
-    """Checksums of datasets without local files."""
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -51,12 +40,13 @@ def load_or_prepare(
     config: Config,
     files: Sequence[Path],
     pretrained: Tokenizer | None,
-    write: Callable[[Path], PreparedResult],
+    write: Callable[[Path], PreparedData],
     split: str | None = None,
 ) -> PreparedData:
     """Load the data prepared from the same options and files, or prepare them with `write`.
 
-    write: fills a folder. split: see `PreparedData.load`.
+    write: fills a folder. The manifest of its result has the splits, and checksums of datasets
+    without local files. split: see `PreparedData.load`.
     """
     fingerprint = partial(_fingerprint, config, files, pretrained)
     store, current = Path(config.data.store), fingerprint()
@@ -84,7 +74,7 @@ def find_prepared(store: Path, fingerprint: str) -> Path | None:
 def _prepare(
     folder: Path,
     files: Sequence[Path],
-    write: Callable[[Path], PreparedResult],
+    write: Callable[[Path], PreparedData],
     fingerprint: Callable[[], str],
 ) -> None:
     # Written to a draft folder and renamed at the end. The next command resumes a draft.
@@ -94,10 +84,10 @@ def _prepare(
     draft.mkdir(exist_ok=True)
     try:
         before = fingerprint()
-        result = write(draft)
+        data = write(draft)
         if fingerprint() != before:
             raise UserError("the corpora changed during preparation; run the command again")
-        _write_manifest(draft, before, files, result)
+        _write_manifest(data, before, files)
     except OSError as error:
         raise UnfinishedError(
             f"{folder} could not be prepared: {error} (the disk has {free_space(folder)} "
@@ -111,12 +101,11 @@ def _prepare(
     replace_folder(folder, draft)
 
 
-def _write_manifest(
-    folder: Path, fingerprint: str, files: Sequence[Path], result: PreparedResult
-) -> None:
+def _write_manifest(data: PreparedData, fingerprint: str, files: Sequence[Path]) -> None:
     """Write the tokenizer and manifest.json."""
-    result.tokenizer.save(folder)
-    names = [name for facts in result.splits.values() for name in facts["files"]]
+    folder, splits, datasets = data.folder, data.manifest["splits"], data.manifest["datasets"]
+    data.tokenizer.save(folder)
+    names = [name for facts in splits.values() for name in facts["files"]]
     manifest = {
         "format": STORE_FORMAT,
         "fingerprint": fingerprint,
@@ -124,9 +113,9 @@ def _write_manifest(
             {"file": str(path.absolute()), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
             for path in files
         ]
-        + [{"dataset": name, "sha256": checksum} for name, checksum in result.datasets.items()],
-        "tokenizer": result.tokenizer.checksum,
-        "splits": result.splits,
+        + [{"dataset": name, "sha256": checksum} for name, checksum in datasets.items()],
+        "tokenizer": data.tokenizer.checksum,
+        "splits": splits,
         "sha256": {name: sha256_of(folder / name) for name in names},
     }
     text = json.dumps(manifest, indent=2, ensure_ascii=False)

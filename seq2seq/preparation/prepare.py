@@ -27,7 +27,7 @@ from seq2seq.errors import UserError
 from seq2seq.files import write_text
 from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_languages, require_pairs
 from seq2seq.preparation.corpora import Corpus, TextPair, open_corpus
-from seq2seq.preparation.folder import WORK, PreparedResult, finish_stage, load_or_prepare
+from seq2seq.preparation.folder import WORK, finish_stage, load_or_prepare
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.shards import Shard, read_shards, sha256_of_pairs, write_shards
 from seq2seq.preparation.text import prepare_text
@@ -62,7 +62,7 @@ def prepare(config: Config, split: str | None = None) -> PreparedData:
     pretrained = _pretrained(config, tags)
     pattern = compile_patterns(data.protect, "data.protect")
 
-    def write(folder: Path) -> PreparedResult:
+    def write(folder: Path) -> PreparedData:
         return _Preparation(config, corpora, tags, pretrained, pattern, folder).run()
 
     files = [path for corpus in corpora for path in corpus.files]
@@ -107,7 +107,7 @@ class _Preparation:
     """Pattern of the spans that the model sees as symbols."""
     folder: Path
 
-    def run(self) -> PreparedResult:
+    def run(self) -> PreparedData:
         """Run all stages. Skips stages that an interrupted preparation has finished."""
         data, work = self.config.pairs, self.folder / WORK
         languages = data.source, data.target
@@ -154,7 +154,7 @@ class _Preparation:
             if not corpus.files
         }
         logger.info(drop_table(splits))
-        return PreparedResult(tokenizer, splits, checksums)
+        return PreparedData(self.folder, tokenizer, {"splits": splits, "datasets": checksums})
 
     def _make_tokenizer(self, selection: Selection, labels: Labels | None) -> Tokenizer:
         pretrained, options = self.pretrained, self.config.tokenizer

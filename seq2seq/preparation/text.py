@@ -20,7 +20,7 @@ from seq2seq.data.vocabulary import Alphabet, SentencePieces
 from seq2seq.errors import UserError
 from seq2seq.files import sha256_of
 from seq2seq.preparation.corpora import HubDataset
-from seq2seq.preparation.folder import WORK, PreparedResult, finish_stage, load_or_prepare
+from seq2seq.preparation.folder import WORK, finish_stage, load_or_prepare
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 READ_SIZE = 1 << 22
@@ -86,13 +86,14 @@ def prepare_text(config: Config, split: str | None = None) -> PreparedData:
             "or use the tokenizer of a language model"
         )
 
-    def write(folder: Path) -> PreparedResult:
+    def write(folder: Path) -> PreparedData:
         if not dataset:
             return _write(config, files, pretrained, folder)
         rows = folder / WORK / "text" / "rows.txt"
         finish_stage(rows.parent, lambda draft: _write_rows(dataset, draft / rows.name))
-        result = _write(config, [rows], pretrained, folder)
-        return result if files else result._replace(datasets={str(dataset): sha256_of(rows)})
+        data = _write(config, [rows], pretrained, folder)
+        data.manifest["datasets"] = {} if files else {str(dataset): sha256_of(rows)}
+        return data
 
     return load_or_prepare(config, files, pretrained, write, split)
 
@@ -123,7 +124,7 @@ def _write_ids(files: Sequence[Path], tokenizer: Tokenizer, path: Path) -> dict[
 
 def _write(
     config: Config, files: Sequence[Path], pretrained: Tokenizer | None, folder: Path
-) -> PreparedResult:
+) -> PreparedData:
     if not any(read_texts(files)):
         raise UserError("data.text is empty")
     tokenizer = pretrained or _make_tokenizer(config, files)
@@ -146,7 +147,7 @@ def _write(
         start += count
     whole.unlink()
     logger.info("%s", ", ".join(f"{split}: {count:,} tokens" for split, count in sizes.items()))
-    return PreparedResult(tokenizer, splits, {})
+    return PreparedData(folder, tokenizer, {"splits": splits, "datasets": {}})
 
 
 def split_sizes(size: int, dev_share: float, test_share: float) -> dict[str, int]:
