@@ -20,6 +20,7 @@ from seq2seq.documents.formats import SUFFIXES, read_document
 from seq2seq.documents.markup import html_tokens
 from seq2seq.errors import UserError
 from seq2seq.text.protect import compile_patterns
+from seq2seq.text.sentences import sentences
 from seq2seq.text.words import TOKENS
 
 TAG = re.compile(r"<[^>]*>")
@@ -122,6 +123,17 @@ def shuffled(seed: int) -> Callable[[Block], tuple[str, Links]]:
         return text, [(rng.randrange(own), rng.randrange(size)) for _ in range(count)]
 
     return translate
+
+
+def test_sentences_keep_all_white_space() -> None:
+    text = " Plan B\u00a0. Ende der Welt.\u2028\n\nEs geht\tgut!\u3000 Ja. "
+    parts = sentences(text, "de")
+    assert [sentence for _, sentence in parts] == [
+        "Plan B\u00a0. Ende der Welt.",
+        "Es geht\tgut!",
+        "Ja.",
+    ]
+    assert "".join(map("".join, parts)) == text.rstrip()
 
 
 def test_html_keeps_everything_but_the_text() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_WHITE_SPACE = re.compile(r"[^\S\n]")
+
 
 def sentences(text: str, language: str) -> list[tuple[str, str]]:
     """Return the sentences of a text, each with the white space before it.
@@ -10,9 +14,11 @@ def sentences(text: str, language: str) -> list[tuple[str, str]]:
     """
     import sentencex  # here: most commands do not need it
 
+    # sentencex panics at a capital, a no-break space and a full stop.
+    plain = _WHITE_SPACE.sub(" ", text)
     result, end = [], 0
-    for sentence in filter(None, map(str.strip, sentencex.segment(language, text))):
-        start = text.index(sentence, end)
-        result.append((text[end:start], sentence))
-        end = start + len(sentence)
+    for sentence in filter(None, map(str.strip, sentencex.segment(language, plain))):
+        start = plain.index(sentence, end)
+        space, end = text[end:start], start + len(sentence)
+        result.append((space, text[start:end]))
     return result
