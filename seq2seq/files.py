@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -20,7 +21,12 @@ from seq2seq.errors import UserError, named_output
 
 SUMS_FILE = "SHA256SUMS"
 """Checksums of the files of a folder, in the format of `sha256sum --check`."""
-_LEFTOVER = re.compile(r"\.(step_\d+|average_\d+|best|last|averaged|[0-9a-f]{32})\.tmp")
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+"""Error numbers of a file system without locks."""
+
+_LEFTOVER = re.compile(
+    r"\.(step_\d+(\.\w+)*|average_\d+(\.\w+)*|best|last|averaged|[0-9a-f]{32})\.tmp"
+)
 """Names that a crash may leave in a run directory. Other hidden files belong to the user."""
 
 logger = logging.getLogger(__name__)
@@ -136,14 +142,16 @@ def replace_folder(folder: Path, draft: Path) -> None:
 
 
 def try_lock(lock: FileLock) -> bool:
-    """Try to acquire a lock; return success. Warns and returns True if locking is impossible."""
+    """Try to acquire a lock; return success. Warns and returns True if locks are unsupported."""
     file = Path(lock.lock_file)
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         lock.acquire(blocking=False)
     except Timeout:
         return False
-    except (OSError, NotImplementedError) as error:  # perhaps a file system without locks
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno not in NO_LOCKS:
+            raise
         logger.warning("cannot lock %s (%s): do not run a second command there", file, error)
     return True
 
@@ -164,8 +172,8 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 def write_sums(folder: Path) -> None:
     """Write the checksums of all files in a folder."""
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != SUMS_FILE)
-    sums = [f"{sha256_of(path)}  {path.name}\n" for path in files]
+    files = sorted(path for path in folder.iterdir() if not _is_added(path))
+    sums = [f"{sha256_of(path)}  {path.name}\n" for path in files if path.name != SUMS_FILE]
     (folder / SUMS_FILE).write_text("".join(sums), encoding="utf-8")
 
 
@@ -181,16 +189,27 @@ def read_sums(folder: Path) -> dict[str, str] | None:
 def find_damage(folder: Path, optional: Collection[str] = ()) -> str | None:
     """Return a description of the damage to a folder written by `atomic_folder`, or None.
 
-    optional: names of files that may have been changed or deleted.
+    optional: names of files that may have been added or changed.
     """
-    if not (sums := read_sums(folder)):
+    if (sums := read_sums(folder)) is None:
         return f"{SUMS_FILE} is missing or unreadable"
-    for name in sorted(sums.keys() - set(optional)):
-        if not (folder / name).is_file():
+    present = {path.name for path in folder.iterdir() if not _is_added(path)}
+    for name in sorted((sums.keys() | present) - {SUMS_FILE, *optional}):
+        if name not in sums:
+            return f"{name} is not in {SUMS_FILE}"
+        if name not in present:
             return f"{name or SUMS_FILE} is missing"
-        if sha256_of(folder / name) != sums[name]:
-            return f"{name} has changed since it was written"
+        try:
+            if sha256_of(folder / name) != sums[name]:
+                return f"{name} has changed since it was written"
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
     return None
+
+
+def _is_added(path: Path) -> bool:
+    """Return whether a path was added later: `atomic_folder` writes no folders or hidden files."""
+    return path.is_dir() or path.name.startswith(".")
 
 
 def remove_folder(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,11 +105,15 @@ def read_run(path: Path) -> RunRecord:
 
 def find_runs(*folders: Path) -> list[RunRecord]:
     """Return all runs in folders and their subfolders, sorted by path. A folder may be a run."""
-    records: list[RunRecord] = []
+    records = []
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder: name a run directory, or a folder of runs")
-        records += [read_run(file.parent) for file in sorted(folder.rglob(STARTS_FILE))]
+        for name, subfolders, files in os.walk(folder):
+            subfolders[:] = sorted(path for path in subfolders if not path.startswith("."))
+            if STARTS_FILE in files:
+                subfolders.clear()
+                records.append(read_run(Path(name)))
     return records
 
 
