@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from seq2seq.errors import UserError
@@ -14,8 +15,10 @@ def require_extra(package: str, purpose: str) -> None:
     """
     from packaging.requirements import Requirement
 
-    known = map(Requirement, requires("seq2seq") or ())
-    needed = next((each for each in known if each.name == package), Requirement(package))
+    needed = Requirement(package)
+    with suppress(PackageNotFoundError):  # seq2seq itself may run without being installed
+        known = map(Requirement, requires("seq2seq") or ())
+        needed = next((requirement for requirement in known if requirement.name == package), needed)
     install = f'pip install "{package}{needed.specifier}"'
     try:
         installed = version(package)

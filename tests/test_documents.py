@@ -126,7 +126,7 @@ def shuffled(seed: int) -> Callable[[Block], tuple[str, Links]]:
 
 
 def test_sentences_keep_all_white_space() -> None:
-    text = " Plan B\u00a0. Ende der Welt.\u2028\n\nEs geht\tgut!\u3000 Ja. "
+    text = " Plan B\u00a0. Ende der Welt.\u2028\r\n\r\nEs geht\tgut!\u3000 Ja. "
     parts = sentences(text, "de")
     assert [sentence for _, sentence in parts] == [
         "Plan B\u00a0. Ende der Welt.",

@@ -122,6 +122,8 @@ def test_temperature_top_k_and_top_p_against_their_definitions() -> None:
     assert probabilities(temperature=0).tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
     first, second = [False, True, True, False], [False, False, True, True]
     assert (probabilities(top_k=2) > 0).tolist() == [first, second]
+    ties = Sampling(top_k=3).restrict(torch.ones(1, 9, dtype=torch.bfloat16))
+    assert int(ties.isfinite().sum()) == 3
     # First row: 0.64 + 0.24 > 0.7. Second row: 0.97 > 0.7.
     assert (probabilities(top_p=0.7) > 0).tolist() == [first, [False, False, True, False]]
     assert (probabilities(top_p=1e-9) > 0).sum(dim=-1).tolist() == [1, 1]

@@ -7,6 +7,7 @@ import itertools
 import os
 import pkgutil
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +29,7 @@ from seq2seq.model.recipe import load_config
 from seq2seq.preparation import corpora, shards
 from seq2seq.preparation import prepare as prepare_module
 from seq2seq.preparation.corpora import HubDataset, open_corpus
+from seq2seq.preparation.folder import WORK
 from seq2seq.preparation.prepare import encode_pairs, prepare
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.train_vocabulary import train_vocabulary
@@ -300,6 +302,27 @@ def test_an_error_in_the_tokenizers_sample_is_raised_as_it_is(
     open_instead(monkeypatch, house_rows)
     with pytest.raises(type(fault)):
         prepare(hub_config(tmp_path))
+
+
+def test_an_interruption_of_the_last_step_loses_no_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = shutil.rmtree
+
+    def interrupted(folder: Path, *, ignore_errors: bool) -> None:
+        if folder.name == WORK:
+            next((folder / "corpora").iterdir()).unlink()
+            raise KeyboardInterrupt
+        remove(folder, ignore_errors=ignore_errors)
+
+    open_instead(monkeypatch, house_rows)
+    config = hub_config(tmp_path)
+    whole = prepare(config).facts("train")["pairs"]
+    shutil.rmtree(config.data.store)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("seq2seq.preparation.folder.shutil.rmtree", interrupted)
+        prepare(config)
+    assert prepare(config).facts("train")["pairs"] == whole
 
 
 def test_a_file_that_changes_during_preparation_is_an_error(

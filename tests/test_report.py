@@ -44,7 +44,7 @@ def test_long_curves_are_thinned_out() -> None:
     log = [{"kind": "train", "step": i, "minutes": 1.0, "loss": float("nan")} for i in steps]
     rows = curve_rows(dict.fromkeys("abc", record(*log)))
     assert MOST_POINTS / 2 < len(rows) <= MOST_POINTS and rows[0]["loss"] is None
-    assert rows[0]["updates"] == 1 and rows[-1]["updates"] > MOST_POINTS - 5
+    assert rows[0]["updates"] < 5 and rows[-1]["updates"] == MOST_POINTS
 
 
 def test_texts_in_charts_cannot_end_the_script() -> None:

@@ -41,8 +41,8 @@ class Sampling:
             excluded[:, 0] = False  # at least one token, despite rounding
             logits = logits.masked_fill(excluded.scatter(-1, order, excluded), -torch.inf)
         if self.top_k is not None:
-            smallest = logits.topk(min(self.top_k, logits.shape[-1])).values[:, -1:]
-            logits = logits.masked_fill(logits < smallest, -torch.inf)
+            values, tokens = logits.topk(min(self.top_k, logits.shape[-1]))
+            logits = torch.full_like(logits, -torch.inf).scatter_(-1, tokens, values)
         return logits
 
 

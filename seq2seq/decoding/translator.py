@@ -278,7 +278,7 @@ def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> Decod
     given = {key: value for key, value in changes.items() if value is not None}
     if not given:
         return decoding
-    changed = from_tree(decoding, given, "options", "decoding")
+    changed = from_tree(decoding, given, "arguments", "decoding")
     require_effects(replace(Config(), decoding=changed))
     return changed
 

@@ -231,10 +231,10 @@ def _tests(
         return [(None, None)] * len(texts)
     named = [(str(i), lines) for i, lines in enumerate(texts)]
     tests: list[list[Any]] = []
-    for kind in ("bs", "ar"):
+    for kind in ("bs", "ar")[: len(texts)]:  # a single system has no p-values
         _, results = PairedTest(named, {"metric": metric}, references, kind)()
         tests.append([*results.values()][-1])  # after the names of the systems
     return [
         (float(bs.ci), None if bs.p_value is None else (bs.p_value, ar.p_value))
-        for bs, ar in zip(*tests, strict=True)
+        for bs, ar in zip(tests[0], tests[-1], strict=True)
     ]

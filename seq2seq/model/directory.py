@@ -77,9 +77,9 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
 
     device: by default the GPU, if there is one.
     """
-    config, tokenizer = describe_model(folder)
     if not is_marian(folder):
         require_undamaged(folder)
+    config, tokenizer = describe_model(folder)
     with torch.device("meta"):  # allocates no memory before the shapes are checked
         model = load_task(config.task).build_model(config, tokenizer)
     load_weights(model, folder)

@@ -97,8 +97,8 @@ def _prepare(
         if not isinstance(error, UnfinishedError):  # corrected input has another fingerprint
             remove_folder(draft)
         raise
-    shutil.rmtree(draft / WORK, ignore_errors=True)
     replace_folder(folder, draft)
+    shutil.rmtree(folder / WORK, ignore_errors=True)  # last: a draft resumes from it
 
 
 def _write_manifest(data: PreparedData, fingerprint: str, files: Sequence[Path]) -> None:

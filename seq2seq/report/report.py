@@ -70,7 +70,7 @@ def _summary(runs: Mapping[str, RunRecord]) -> list[str]:
     keys = sorted({key for changed in differences(records) for key in changed or {}})
     rows = [["key", *runs]]
     for key in keys:
-        values = [json.dumps(recipe.get(key), ensure_ascii=False) for recipe in recipes]
+        values = [json.dumps(r.get(key), ensure_ascii=False) if r else "?" for r in recipes]
         rows.append([key, *values])
     return [*body, "<h2>Differences between recipes</h2>", table(rows, kind="text")]
 
@@ -82,7 +82,8 @@ def curve_rows(runs: Mapping[str, RunRecord]) -> Rows:
     for name, record in runs.items():
         for kind, fields in (("train", TRAINING), ("validation", SCORES)):
             records = record.of_kind(kind)
-            for metrics in records[:: len(records) // limit + 1]:
+            every = len(records) // limit + 1
+            for metrics in records[::-every][::-1]:  # with the newest record
                 row = {"run": name, "updates": metrics["step"], "minutes": metrics["minutes"]}
                 rows.append(row | {key: _rounded(metrics[key]) for key in fields if key in metrics})
     return rows
@@ -128,12 +129,12 @@ def _data(record: RunRecord) -> list[str]:
 
 def _provenance(runs: Mapping[str, RunRecord]) -> list[str]:
     """Return versions, commit and hardware of each start, and the recipes."""
-    rows = [["run", "started", "from update", "commit", "device", "precision", "packages"]]
+    rows = [["run", "started", "from update", "device", "precision", "commit", "packages"]]
     for name, record in runs.items():
         for start in record.starts:
             packages = ", ".join(f"{key} {value}" for key, value in start["packages"].items())
-            facts = [str(start[key]) for key in ("time", "step", "commit", "device", "precision")]
-            rows.append([name, *facts, packages])
+            facts = [str(start[key]) for key in ("time", "step", "device", "precision")]
+            rows.append([name, *facts, str(start["commit"] or "unknown")[:12], packages])
     body = ["<h2>Provenance</h2>", table(rows, kind="text")]
     for name, record in runs.items():
         if record.config:

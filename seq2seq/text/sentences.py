@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_WHITE_SPACE = re.compile(r"[^\S\n]")
+_WHITE_SPACE = re.compile(r"[^\S\r\n]")
 
 
 def sentences(text: str, language: str) -> list[tuple[str, str]]:
