@@ -262,6 +262,8 @@ def test_subtitles_keep_lines_and_tags() -> None:
     assert "{\\an8}- A <b>COLOR</b>\n- NO\n" in result
     assert "00:00:01,000 --> 00:00:02,500 X1:40 X2:600\n" in result
     assert translated(SRT, "srt", Block.unchanged) == SRT
+    windows = SRT.replace("\n", "\r\n")
+    assert translated(windows, "srt", Block.unchanged) == windows
 
 
 def test_markdown() -> None:
@@ -327,7 +329,7 @@ def test_a_protected_span_is_one_word_of_the_markup(
         ("<a>&nope;</a>", "xml", "undefined entity"),
         ("msgid garbage", "po", "line 1"),
         (PO.replace("UTF-8", "latin-1"), "po", "charset=latin-1: convert it with msgconv"),
-        ("garbage", "srt", "garbage"),
+        ("garbage", "srt", "line 1: not a caption"),
         ("x", "docx", "unknown format 'docx'"),
         ("x", "htm", "did you mean html"),
     ],

@@ -86,7 +86,8 @@ def read_srt(text: str) -> Document:
     try:
         captions = list(srt.parse(text))
     except srt.SRTParseError as error:
-        raise UserError(str(error)) from None
+        line = text.count("\n", 0, error.expected_start) + 1
+        raise UserError(f"line {line}: not a caption with number and times") from None
     lines = []
     for caption in captions:
         split = caption.content.split("\n")
@@ -99,7 +100,7 @@ def read_srt(text: str) -> Document:
         for caption, parts in zip(captions, lines, strict=True):
             wrapped = [_wrapped(next(rest), part.count("\n") + 1) for part in parts]
             caption.content = "\n".join(wrapped)
-        return srt.compose(captions, reindex=False)
+        return srt.compose(captions, reindex=False, eol="\r\n" if "\r\n" in text else "\n")
 
     return Document(blocks, write)
 

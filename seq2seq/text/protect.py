@@ -62,6 +62,7 @@ def compile_patterns(names: Sequence[str], where: str) -> re.Pattern[str] | None
 
 def _own_pattern(pattern: str, where: str) -> str:
     try:
+        re.compile(pattern)
         compiled = re.compile(f"x|(?:{pattern})")  # as a part of the whole pattern
     except re.error as error:
         raise UserError(f"{where} is not a regular expression: {error}") from None
