@@ -283,6 +283,13 @@ def test_long_lines_with_terms_prefixes_or_without_splitting(
     assert sum(best.log_probs) == pytest.approx(best.log_prob, abs=1e-4)
 
 
+@pytest.mark.parametrize("space", ["\t", "\u00a0", "\u202f", "\u3000"])
+def test_other_spaces_are_read_as_spaces(space: str, translator: Translator) -> None:
+    texts = ["the dog likes", "a man. The dog sees"]
+    found = translator.translate([text.replace(" ", space) for text in texts])
+    assert found == translator.translate(texts)
+
+
 def test_equal_lines_have_different_samples(translator: Translator) -> None:
     samples = translator.translate(["the dog"] * 5, sample=True)
     assert len(set(samples)) > 2 and samples == translator.translate(["the dog"] * 5, sample=True)

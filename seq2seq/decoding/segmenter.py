@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import compress
 
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.segments import Hypothesis, Options, Request, Segment, Translation
@@ -17,6 +18,7 @@ from seq2seq.text.sentences import sentences
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
 _SPACE = re.compile(r"\s+")
+_OTHER_SPACES = "\t\u00a0\u2002\u2003\u2009\u202f\u3000"
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,10 @@ class Segmenter:
         self.source, self.target = tokenizer.translation_vocabularies
         self.tag, self.pattern, self.language = tag, pattern, language
         self.has_symbols = tokenizer.has_symbols
+        rows = self.source.encode_pieces([f"a{space}a" for space in _OTHER_SPACES])
+        unknown = [any(piece.startswith("<0x") for piece in row) for row in rows]
+        self._spaces = dict.fromkeys(map(ord, compress(_OTHER_SPACES, unknown)), " ")
+        """Translation table of spaces that the model can only read as bytes."""
         self.max_len, self.max_target_len = max_len, max_target_len
 
     def segment(self, text: str) -> Segment:
@@ -66,7 +72,7 @@ class Segmenter:
 
     def _read(self, masked: Masked) -> str:
         """Return what the model reads: the tag, if any, and the text."""
-        text = masked.text
+        text = masked.text.translate(self._spaces)
         if masked.spans and not self.has_symbols:
             text = masked.restore(text)
         return f"{self.tag} {text}" if self.tag else text
