@@ -23,8 +23,8 @@ DATA = {
 """Comments on the keys of the section `data`."""
 
 AUGMENT = {
-    **{"typos": 0.1, "copy": 0.05, "lower": 0.05, "no_end": 0.05, "join": 0.05, "title": 0.04},
-    **{"spaces": 0.03, "quotes": 0.03, "noise": 0.005},
+    **{"typos": 0.2, "spaces": 0.1, "lower": 0.04, "join": 0.04},
+    **{"copy": 0.03, "quotes": 0.02, "noise": 0.005},
 }
 """Rates for `data.augment` of translation models (measured: docs/text.md)."""
 
