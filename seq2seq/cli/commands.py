@@ -6,7 +6,6 @@ torch and the rest of the package are imported inside the commands to keep --hel
 from __future__ import annotations
 
 import argparse
-import glob
 import json
 import logging
 import secrets
@@ -16,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from seq2seq.cli.files import document_format, on_files, require_writable_output
 from seq2seq.errors import UserError, named_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from seq2seq.evaluation.rerank import NBest
-    from seq2seq.processes import Processes
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ def translate(options: argparse.Namespace) -> None:
     from seq2seq.decoding.terms import Glossary
     from seq2seq.decoding.translator import Translator
 
-    processes, process_files = _on_files(options, needs_torch=False)
+    processes, process_files = on_files(options, needs_torch=False)
     values = vars(options)
     decoding = {key.name: values.get(key.name) for key in fields(DecodingConfig)}
     reader = RequestReader(
@@ -104,7 +103,7 @@ def translate(options: argparse.Namespace) -> None:
         protect=options.protect or None,
         **decoding,
     )
-    if document := _document_format(options):
+    if document := document_format(options):
         if processes.is_main:  # more processes would not be faster
             [path] = options.files
             translate = partial(translator.translate_document, format=document, glossary=glossary)
@@ -133,72 +132,12 @@ def translate(options: argparse.Namespace) -> None:
     processes.exit()
 
 
-def _document_format(options: argparse.Namespace) -> str | None:
-    """Return the format of the document to translate, or None for lines of text."""
-    from seq2seq.documents.formats import format_of
-
-    named = options.format or next(filter(None, map(format_of, options.files)), "text")
-    if named == "text":
-        return None
-    if len(options.files) != 1:
-        raise UserError("give one document at a time (--format text translates lines)")
-    names = ["alignment", "scores", "json", "json_input", "tokens", "score_target", "prefixes"]
-    used = [name for name in [*names, "constraints"] if getattr(options, name)]
-    if used or options.nbest > 1:
-        option = (used or ["nbest"])[0].replace("_", "-")
-        raise UserError(f"--{option} is for lines of text, not for documents (--format text)")
-    return str(named)
-
-
-def _on_files(
-    options: argparse.Namespace, *, needs_torch: bool = True
-) -> tuple[Processes, partial[None]]:
-    """Return the processes of a command, and `process_streams` with its files and output.
-
-    Raises UserError if a file cannot be read or written. Call it before loading a model.
-    """
-    from seq2seq.data.lines import require_files
-    from seq2seq.data.streams import process_streams
-    from seq2seq.processes import LONG_TIMEOUT, Processes
-
-    _require_writable(options)
-    processes = Processes.join(LONG_TIMEOUT, needs_torch=needs_torch)
-    require_files(options.files)
-    return processes, partial(
-        process_streams,
-        files=options.files,
-        output=options.output,
-        errors=options.errors,
-        processes=processes,
-    )
-
-
-def _require_writable(options: argparse.Namespace) -> None:
-    """Raise UserError if the output is not writable or would overwrite another file.
-
-    Protected are standard input, the files of runs and models, and files that options name.
-    """
-    from seq2seq.files import require_writable
-    from seq2seq.model.saved import require_outside_of_runs
-
-    output = options.output
-    if output is None:
-        return
-    require_outside_of_runs(output)
-    values = [value for value in vars(options).values() if value is not output]
-    items = [item for value in values if isinstance(value, list) for item in value]
-    prefix = Path(getattr(options, "data", None) or "/")
-    data = prefix.parent.glob(f"{glob.escape(prefix.name)}*") if prefix.name else ()
-    inputs = [path for path in (*values, *items, *data) if isinstance(path, Path)]
-    require_writable(output, [*inputs, Path("/dev/stdin")])
-
-
 def rerank(options: argparse.Namespace) -> None:
     """Rerank n-best lists."""
     from seq2seq.data.json_objects import write_object
     from seq2seq.evaluation.rerank import Reranker, best_text, read_nbest
 
-    processes, process_files = _on_files(options)
+    processes, process_files = on_files(options)
     reranker = Reranker(
         dict(options.weight),
         utility=options.mbr,
@@ -243,7 +182,7 @@ def classify(options: argparse.Namespace) -> None:
     """Classify lines of text."""
     from seq2seq.decoding.classification import TextClassifier
 
-    processes, process_files = _on_files(options)
+    processes, process_files = on_files(options)
     classifier = TextClassifier.load(
         options.run,
         checkpoint=options.checkpoint,
@@ -298,7 +237,7 @@ def evaluate(options: argparse.Namespace) -> None:
     from seq2seq.evaluation.evaluate import evaluate_run, metrics_text
     from seq2seq.processes import Processes
 
-    _require_writable(options)
+    require_writable_output(options)
     processes = Processes.join()
     metrics = evaluate_run(
         options.run,
@@ -362,7 +301,7 @@ def report(options: argparse.Namespace) -> None:
     from seq2seq.report.report import write_report
 
     options.output = options.output or Path("report.html")
-    _require_writable(options)
+    require_writable_output(options)
     processes = Processes.join()
     if processes.is_main:  # more processes would not be faster
         write_report(options.runs, options.output, device=processes.device, quick=options.quick)

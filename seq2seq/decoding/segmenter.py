@@ -143,10 +143,12 @@ class Segmenter:
             for segment in split_text(part, encode, self.max_len, separator):
                 segment.masked = masked.part(segment.masked.text, start)
                 segment.source_text = self._read(segment.masked)
-                [segment.source] = self.source.encode_pieces([segment.source_text])
                 segment.has_symbols = self.has_symbols
                 start += len(segment.masked.spans)
                 segments.append(segment)
+        rows = self.source.encode_pieces([segment.source_text for segment in segments])
+        for segment, row in zip(segments, rows, strict=True):
+            segment.source = row
         return segments
 
     def _mask_target(self, text: str, segment: Segment) -> str:

@@ -83,7 +83,7 @@ class Block:
         return self.text, [(i, i) for i in range(len(words.findall(self.text)))]
 
     def place(self, translation: str, links: Links, words: re.Pattern[str] = TOKENS) -> str:
-        """Return the translation with the markup of the block. links: by `TOKENS`."""
+        """Return the translation with the markup of the block. links: by `words`."""
         text, bare = self.text, self.text.strip()
         start = text.find(bare)
         content = _Placement(self, translation.strip(), links, words).result
