@@ -62,7 +62,7 @@ def prepare(options: argparse.Namespace) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """Train the model of a recipe, or resume its run."""
-    from seq2seq.config import to_yaml
+    from seq2seq.config import default_run, to_yaml
     from seq2seq.model.recipe import load_config
 
     config = load_config(options.recipe, options.overrides, options.run)
@@ -71,7 +71,7 @@ def train(options: argparse.Namespace) -> None:
         return
     from seq2seq.training.run import train
 
-    train(config, options.run or Path("runs", config.name))
+    train(config, options.run or default_run(config.name))
 
 
 def translate(options: argparse.Namespace) -> None:

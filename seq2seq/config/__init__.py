@@ -13,6 +13,7 @@ from seq2seq.config.data import (
 from seq2seq.config.ranges import DecodingPrecision
 from seq2seq.config.recipe import (
     config_of,
+    default_run,
     read_recipe,
     resolve,
     to_yaml,

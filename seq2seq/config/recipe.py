@@ -58,6 +58,11 @@ def config_of(tree: dict[str, Any], where: str) -> Config:
     return from_tree(TASKS[name].defaults, tree, where)
 
 
+def default_run(name: str) -> Path:
+    """Return the default run directory of a recipe."""
+    return Path("runs") / name
+
+
 def with_batch_tokens(config: Config, batch_tokens: int | None) -> Config:
     """Return the recipe with this many tokens per (micro-)batch, or unchanged if None."""
     if batch_tokens is None:

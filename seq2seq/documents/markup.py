@@ -38,15 +38,18 @@ _NO_TRANSLATION = re.compile(
 
 def read_html(text: str) -> Parts:
     """Split HTML into blocks, which end at elements such as paragraphs and table cells."""
-    tokens = html_tokens(text)
-    return _parts(tokens, [bool(INLINE.fullmatch(token.name)) for token in tokens], _escape_html)
+    return _html_parts(html_tokens(text), _escape_html)
+
+
+def _html_parts(tokens: Sequence[Token], escape: Callable[[str], str]) -> Parts:
+    return _parts(tokens, [bool(INLINE.fullmatch(token.name)) for token in tokens], escape)
 
 
 def read_xml(text: str) -> Parts:
     """Split XML into blocks: elements with text, including the elements beside the text."""
     tokens = xml_tokens(text)
     if any(token.name == "html" for token in tokens):
-        return _parts(tokens, [bool(INLINE.fullmatch(token.name)) for token in tokens], _escape)
+        return _html_parts(tokens, _escape)
     pairs, parents = matching(tokens), [-1]
     has_text = set()
     inside = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config, read_recipe, resolve, to_tree
+from seq2seq.config import Config, default_run, read_recipe, resolve, to_tree
 from seq2seq.errors import UserError
 from seq2seq.model.marian import DROPOUTS
 from seq2seq.model.saved import describe_model, find_model, vocabulary_files
@@ -23,7 +23,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | Non
     """
     tree = read_recipe(path, overrides)
     if source := (tree.get("training") or {}).get("init_from"):
-        last = (run or Path("runs", tree["name"])) / "last"
+        last = (run or default_run(tree["name"])) / "last"
         _inherit(tree, last if (last / "model.json").exists() else Path(source))
     return resolve(tree, str(path))
 

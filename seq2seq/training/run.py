@@ -154,12 +154,13 @@ def _build_model(config: Config, run: Path, task: Task, data: PreparedData) -> N
         init = find_model(Path(init_from)).resolve()
         logger.info("new run, initialised from %s (%s)", init_from, init.name)
         require_undamaged(init)
-        labels, initial = data.tokenizer.target, Tokenizer.load(init).target
-        if isinstance(labels, Labels) and labels.model != initial.model:
-            raise UserError(
-                f"{init} has the labels {initial.model.decode()}, but the training data have "
-                f"{labels.model.decode()}: training.init_from needs the same labels"
-            )
+        if isinstance(data.tokenizer.target, Labels):
+            labels, initial = data.tokenizer.target.model, Tokenizer.load(init).target.model
+            if labels != initial:
+                raise UserError(
+                    f"{init} has the labels {initial.decode()}, but the training data have "
+                    f"{labels.decode()}: training.init_from needs the same labels"
+                )
         load_weights(model, init)
     model.set_gradient_checkpointing(config.training.gradient_checkpointing)
     return model
