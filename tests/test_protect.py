@@ -21,7 +21,7 @@ from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.segmenter import Segmenter
-from seq2seq.decoding.segments import Hypothesis
+from seq2seq.decoding.segments import Hypothesis, Options, Request
 from seq2seq.decoding.spans import restore_spans
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
@@ -86,7 +86,7 @@ def test_patterns(name: str, text: str, spans: list[str]) -> None:
     ("names", "message"),
     [
         (["urls"], "unknown pattern 'urls'; did you mean url"),
-        (["id=[A-Z"], r"id=\[A-Z is not a regular expression: unterminated character set at position 0"),
+        (["id=[A-Z"], r"regular expression: unterminated character set at position 0"),
         (["id=(a)"], "has a capturing group"),
         (["id=a*"], "matches the empty text"),
     ],
@@ -164,6 +164,17 @@ def test_even_an_untrained_model_keeps_all_spans(protecting: Translator) -> None
                 words = len(line.split()), len(hypothesis.text.split())
                 assert all(i < words[0] and j < words[1] for i, j in hypothesis.alignment)
     assert sum(translation.spans_repaired for translation in translations) > 0
+
+
+def test_the_model_reads_the_spans_of_each_sentence(protecting: Translator) -> None:
+    text = f"A {' '.join(f'%{i}' for i in range(20))} dog. A {{name}} man. The <b> tree"
+    [line] = protecting._segmenter.split([Request(text)], Options(paragraphs=True))
+    read = [segment.source_text for segment in line.segments]
+    if not protecting.tokenizer.has_symbols:
+        assert read[1:] == ["A {name} man.", "The <b> tree"]
+    assert [
+        segment.source for segment in line.segments
+    ] == protecting._segmenter.source.encode_pieces(read)
 
 
 def test_a_line_of_spans_is_copied(protecting: Translator) -> None:
