@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 import torch
 from conftest import VARIANTS, covering, name_of, records
-from trained import LINES, PAIRS, exported, own_translator, run_example, trained_model, vocabulary
+from trained import (
+    LINES,
+    PAIRS,
+    exported,
+    own_translator,
+    quantization_error,
+    require_same_search,
+    run_example,
+    trained_model,
+    vocabulary,
+)
 
 from seq2seq.cli import main
 from seq2seq.config import Config, DecodingConfig
@@ -56,10 +66,10 @@ def require_parity(loaded: LoadedModel, folder: Path) -> None:
     limits = {"max_decoding_length": 30, "min_decoding_length": 0}
     results = library(folder).translate_batch(sources, beam_size=1, **limits)
     greedy = pieces_of(own, LINES, beam=1, max_factor=0.0, max_extra=30)
-    assert [result.hypotheses[0] for result in results] == greedy
-    texts = own.translate(LINES)
-    assert len(set(texts)) > 100, "the translations are too alike to compare"
-    assert Translator.load(folder).translate(LINES) == texts
+    require_same_search(own, LINES, [result.hypotheses[0] for result in results], greedy)
+    found, expected = (pieces_of(each, LINES) for each in (Translator.load(folder), own))
+    assert len(set(map(tuple, expected))) > 100, "the translations are too alike to compare"
+    require_same_search(own, LINES, found, expected)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
@@ -220,9 +230,9 @@ def test_quantized_models_translate(quantization: str, tmp_path: Path) -> None:
     whole = exported(loaded, tmp_path / "whole", "ctranslate2")
     folder = exported(loaded, tmp_path / quantization, "ctranslate2", quantization=quantization)
     assert (folder / "model.bin").stat().st_size < 0.7 * (whole / "model.bin").stat().st_size
-    found, right = (Translator.load(each).translate(LINES) for each in (folder, whole))
-    same = sum(a == b for a, b in zip(found, right, strict=True))
-    assert same > 0.7 * len(LINES)
+    # Weights of eight bits overflow on processors with AVX2 alone: the difference is above 0.2.
+    error = quantization_error(Translator.load(folder), Translator.load(whole))
+    assert 0 < error < 0.05
 
 
 def test_bad_output_and_bad_models_leave_nothing(

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from trained import LINES, exported, own_translator, trained_model
+from trained import LINES, exported, own_translator, quantization_error, trained_model
 
 from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.translator import Translator
@@ -158,16 +158,8 @@ def test_torch_searches_on_gpus_and_with_ensembles(
 
 def test_int8_is_close_to_fp32_and_does_not_depend_on_the_batch(folder: Path) -> None:
     fp32, int8 = (Translator.load(folder, device="cpu", precision=key) for key in ("fp32", "int8"))
+    assert 0 < quantization_error(int8, fp32) < 0.05
     texts = int8.translate(LINES)
-    num_equal = sum(a == b for a, b in zip(texts, fp32.translate(LINES), strict=True))
-    assert num_equal >= 0.7 * len(LINES), num_equal  # many hypotheses have close scores
-    references = [[text] for text in texts]
-    fp32_scores, int8_scores = (
-        [x.references[0].score for x in t.translations(LINES, references=references, search=False)]
-        for t in (fp32, int8)
-    )
-    assert int8_scores == pytest.approx(fp32_scores, abs=0.1)
-    assert int8_scores != fp32_scores
     assert [int8.translate([line])[0] for line in LINES] == texts
     assert int8.translate(LINES[::-1]) == texts[::-1]
 
@@ -179,10 +171,11 @@ def test_a_model_is_converted_to_ctranslate2_once(folder: Path) -> None:
     assert (folder / CONVERTED_FOLDER / "model.bin").exists()
     assert not find_damage(folder, OPTIONAL_FILES) and load_model(folder)
     assert {path.name for path in folder.parent.iterdir()} == {"model"}
+    in_int8 = Translator.load(folder, device="cpu", precision="int8").translate(LINES)
     with patch.object(ctranslate2_form, "write_model", side_effect=AssertionError):
-        for precision in ("fp32", "int8"):
-            texts = Translator.load(folder, device="cpu", precision=precision).translate(LINES)
-            assert precision == "int8" or texts == expected
+        for precision, texts in (("fp32", expected), ("int8", in_int8)):
+            again = Translator.load(folder, device="cpu", precision=precision)
+            assert again.translate(LINES) == texts
 
 
 @pytest.mark.parametrize("change", ["deleted", "damaged", "cut off", "other weights"])

@@ -7,12 +7,14 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from conftest import WORDS, drawn, small_shape, torch_engine
 
@@ -21,6 +23,7 @@ from seq2seq.data.packing import collate
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding.engines import Engines
+from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.export.export import export
 from seq2seq.files import atomic_folder
@@ -107,6 +110,38 @@ def own_translator(loaded: LoadedModel) -> Translator:
     translator = Translator(engines, loaded.config.decoding)
     torch_engine(translator)
     return translator
+
+
+def require_same_search(
+    own: Translator, lines: Sequence[str], found: Sequence[list[str]], expected: Sequence[list[str]]
+) -> None:
+    """Compare the pieces of translations. Different ones must have the same score.
+
+    Hypotheses whose scores are within rounding of each other may change places.
+    """
+    differing = [i for i, pieces in enumerate(found) if pieces != expected[i]]
+    sources = own.tokenizer.source.encode_pieces([lines[i] for i in differing])
+    scores = []
+    for side in (found, expected):
+        segments = [
+            Segment(source, hypotheses=[Hypothesis(side[i])])
+            for source, i in zip(sources, differing, strict=True)
+        ]
+        own.engines.torch.score(segments, own.decoding)
+        scores.append([segment.hypotheses[0].score for segment in segments])
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
+def quantization_error(translator: Translator, whole: Translator) -> float:
+    """Return the mean absolute difference of two models' log-probabilities of a token."""
+    sources, targets = zip(*PAIRS[:100], strict=True)
+    references = [[target] for target in targets]
+    scored = (
+        each.translations(sources, references=references, search=False, tokens=True)
+        for each in (translator, whole)
+    )
+    found, right = (np.concatenate([x.references[0].log_probs for x in side]) for side in scored)
+    return float(np.abs(found - right).mean())
 
 
 def run_example(folder: Path) -> None:

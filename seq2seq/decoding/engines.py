@@ -37,8 +37,9 @@ class Engines:
     device: str
     precision: EnginePrecision
     """fp32 or int8 on a CPU; fp32, bf16 or fp16 on a GPU."""
-    folder: Callable[[], AbstractContextManager[Path]]
-    """Returns a context manager that yields a folder with the model in CTranslate2's format."""
+    folder: Callable[[str], AbstractContextManager[Path]]
+    """Returns a context manager that yields a folder with the model in CTranslate2's format, given
+    the data type of its weights."""
     models: Callable[[], Sequence[Transformer]] | None
     """Returns the PyTorch models; None for a model that was exported to CTranslate2."""
     name: str = "the model"
@@ -94,14 +95,14 @@ class Engines:
     def ctranslate2(self) -> CTranslate2Engine:
         """The CTranslate2 engine."""
         exported = self.models is None
-        types = {"fp32": "float32", "int8": "int8"}
-        with self.folder() as folder:
+        data_type = {"fp32": "float32", "int8": "int8"}[self.precision]
+        with self.folder(data_type) as folder:
             return CTranslate2Engine(
                 folder,
                 self.tokenizer,
                 self.max_target_len,
                 device=self.device,
-                compute_type="default" if exported else types[self.precision],
+                compute_type="default" if exported else data_type,
                 name=self.name,
             )
 

@@ -114,7 +114,9 @@ class Translator:
             configs=configs,
             device=device,
             precision="fp32" if exported else decoding_precision(settings, device),
-            folder=lambda: nullcontext(folders[0]) if exported else converted(folders[0]),
+            folder=lambda data_type: (
+                nullcontext(folders[0]) if exported else converted(folders[0], data_type)
+            ),
             models=None if exported else lambda: _load_models(folders, device),
             name=name,
         )

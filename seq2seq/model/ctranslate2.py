@@ -1,7 +1,8 @@
 """Translation models in the format of CTranslate2 (OpenNMT/CTranslate2 on GitHub).
 
-The folder `ctranslate2` in a model directory is written when needed and can be deleted at any time.
-It records the checksum of the weights and is written again when they change.
+The folders `ctranslate2` and `ctranslate2_int8` in a model directory are written when needed, and
+can be deleted at any time. They record the checksum of the weights and are written again when it
+changes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
@@ -45,13 +48,15 @@ def has_ctranslate2() -> bool:
 
 
 @contextmanager
-def converted(folder: Path) -> Iterator[Path]:
+def converted(folder: Path, quantization: str = "float32") -> Iterator[Path]:
     """Yield the folder of a model directory converted to CTranslate2.
 
     It is temporary if the model directory is not writable. Raises UserError for non-finite weights.
+    quantization: float32 or int8.
     """
     folder = folder.resolve()
-    cached, weights = folder / CONVERTED_FOLDER, folder / WEIGHTS_FILE
+    name = f"{CONVERTED_FOLDER}_int8" if quantization == "int8" else CONVERTED_FOLDER
+    cached, weights = folder / name, folder / WEIGHTS_FILE
     checksum = (read_sums(folder) or {}).get(WEIGHTS_FILE) or sha256_of(weights)
     fingerprint = f"{checksum}, version {VERSION}\n"
     if not _is_current(cached, fingerprint):
@@ -63,11 +68,12 @@ def converted(folder: Path) -> Iterator[Path]:
             raise UserError(not_a_number(str(folder)))
         try:
             with exclusive(cached), atomic_folder(cached) as draft:
-                write_model(model, loaded.tokenizer, loaded.config, draft)
+                write_model(model, loaded.tokenizer, loaded.config, draft, quantization)
                 (draft / CHECKSUM_FILE).write_text(fingerprint)
         except (OSError, UserError) as error:
             logger.warning("%s cannot be written: converting at each start (%s)", cached, error)
-            with temporarily_converted(model, loaded.tokenizer, loaded.config) as temporary:
+            arguments = model, loaded.tokenizer, loaded.config, quantization
+            with temporarily_converted(*arguments) as temporary:
                 yield temporary
             return
     yield cached
@@ -75,11 +81,11 @@ def converted(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporarily_converted(
-    model: Transformer, tokenizer: Tokenizer, config: Config
+    model: Transformer, tokenizer: Tokenizer, config: Config, quantization: str = "float32"
 ) -> Iterator[Path]:
     """Yield a temporary folder with a model converted to CTranslate2."""
     with TemporaryDirectory() as name:
-        write_model(model, tokenizer, config, Path(name))
+        write_model(model, tokenizer, config, Path(name), quantization)
         yield Path(name)
 
 
@@ -140,7 +146,23 @@ def write_model(
     spec.config.layer_norm_epsilon = 1e-5
     spec.validate()
     spec.optimize(quantization=quantization)
+    if quantization.startswith("int8"):
+        _reduce_range(spec)
     spec.save(str(folder))
+
+
+def _reduce_range(spec: Any) -> None:
+    """Halve the weights of a model in int8, so that they have seven bits.
+
+    Processors without int8 dot products (VNNI) add two products of eight bits in a register of 16
+    bits. With weights of eight bits, many of these sums would overflow.
+    """
+    variables = spec.variables()
+    for name, scale in variables.items():
+        if name.endswith("_scale"):
+            weight = variables[name.removesuffix("_scale")].numpy()
+            np.rint(weight / 2, out=weight, casting="unsafe")
+            np.divide(scale.numpy(), 2, out=scale.numpy())
 
 
 def _output_bias(model: Transformer, tokenizer: Tokenizer) -> Tensor:
