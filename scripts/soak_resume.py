@@ -2,10 +2,10 @@
 
     python scripts/soak_resume.py --kills 200
 
-Kills come at random times of the whole run, including start-up and checkpoint writes. Each start is
-the `train` command in a fork of this process. torch is imported once, before the forks, since the
-import takes longer than the rest. The exit code is 1 unless weights, optimiser states and losses
-are bit-identical.
+Kills come at random times of the whole run, including start-up and checkpoint writes. A last kill
+comes while the last checkpoint is replaced. Each start is the `train` command in a fork of this
+process. torch is imported once, before the forks, since the import takes longer than the rest. The
+exit code is 1 unless weights, optimiser states and losses are bit-identical.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import json
 import multiprocessing
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -72,18 +74,34 @@ decoding: {{max_extra: 5}}
     return recipe
 
 
-def start(recipe: Path, run: Path) -> BaseProcess:
-    """Start the `train` command in a fork."""
-    process = multiprocessing.get_context("fork").Process(target=_train, args=(recipe, run))
+def start(recipe: Path, run: Path, prepare: Callable[[], None] = lambda: None) -> BaseProcess:
+    """Start the `train` command in a fork, after calling `prepare` there."""
+    arguments = recipe, run, prepare
+    process = multiprocessing.get_context("fork").Process(target=_train, args=arguments)
     process.start()
     return process
 
 
-def _train(recipe: Path, run: Path) -> None:
+def _train(recipe: Path, run: Path, prepare: Callable[[], None]) -> None:
+    prepare()
     with log_of(run).open("w") as log:
         os.dup2(log.fileno(), sys.stderr.fileno())
     torch.set_num_threads(1)  # OMP_NUM_THREADS is set after the import of torch
     seq2seq_command(["train", str(recipe), "--run", str(run)])
+
+
+def kill_in_replacement() -> None:
+    """Let this process kill itself when the folder that it replaces has been renamed."""
+    rename = Path.rename
+
+    def killed(path: Path, target: Path) -> Path:
+        renamed = rename(path, target)
+        if target.name.endswith(".old.tmp"):
+            print(f"killed while {path.name} was replaced", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return renamed
+
+    Path.rename = killed  # type: ignore[method-assign,assignment]
 
 
 def log_of(run: Path) -> Path:
@@ -154,7 +172,14 @@ def soak(folder: Path, kills: int, seed: int) -> bool:
             f"kill {done:3}  after {seconds:5.2f} s  newest checkpoint: {newest_step(run):5}"
             f"  temporary files: {', '.join(drafts) or 'none'}"
         )
+    process = start(recipe, run, kill_in_replacement)
+    process.join()
     finish(recipe, run)
+    if (
+        process.exitcode != -signal.SIGKILL
+        or f"resuming {run} after update {max_steps}" not in log_of(run).read_text()
+    ):
+        sys.exit(f"the last checkpoint was not replaced, or was lost:\n{log_of(run).read_text()}")
     same = final_state(run, max_steps) == final_state(folder / "steady", max_steps)
     print(f"{done} kills, {'bit-identical' if same else 'NOT bit-identical'}")
     return same and done == kills

@@ -25,7 +25,7 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 """Error numbers of a file system without locks."""
 
 _LEFTOVER = re.compile(
-    r"\.(step_\d+(\.\w+)*|average_\d+(\.\w+)*|best|last|averaged|[0-9a-f]{32})\.tmp"
+    r"\.(?P<name>step_\d+|average_\d+|best|last|averaged|[0-9a-f]{32})(?P<old>\.old)?\.tmp"
 )
 """Names that a crash may leave in a run directory. Other hidden files belong to the user."""
 
@@ -133,12 +133,18 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def replace_folder(folder: Path, draft: Path) -> None:
-    """Replace a folder by its finished draft, after flushing the draft to the disk."""
+    """Replace a folder by its finished draft, after flushing the draft to the disk.
+
+    After a kill between the renames, `remove_leftovers` puts the old folder back.
+    """
     sync(*draft.iterdir(), draft)
+    old = draft_of(folder.with_name(f"{folder.name}.old"))
     if folder.exists():
-        remove_folder(folder)
+        remove_folder(old)
+        folder.rename(old)
     draft.rename(folder)
     sync(folder.parent)
+    remove_folder(old)
 
 
 def try_lock(lock: FileLock) -> bool:
@@ -213,19 +219,24 @@ def _is_added(path: Path) -> bool:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder atomically, by renaming it first.
+    """Remove a folder atomically, if it exists, by renaming it first.
 
     `remove_leftovers` removes files that remain because a network file system has them open.
     """
     leftover = draft_of(folder.with_name(uuid4().hex))
-    folder.rename(leftover)
+    with suppress(FileNotFoundError):
+        folder.rename(leftover)
     shutil.rmtree(leftover, ignore_errors=True)
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove temporary files and folders that a crash left in a folder."""
-    for leftover in [path for path in parent.glob(".*") if _LEFTOVER.fullmatch(path.name)]:
-        if leftover.is_dir() and not leftover.is_symlink():
+    """Remove what a crash left in a folder, and put back folders that were being replaced."""
+    names = [path.name for path in parent.glob(".*")]
+    for match in filter(None, map(_LEFTOVER.fullmatch, names)):
+        leftover, folder = parent / match[0], parent / match["name"]
+        if match["old"] and not folder.exists():
+            leftover.rename(folder)
+        elif leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink(missing_ok=True)
@@ -233,12 +244,12 @@ def remove_leftovers(parent: Path) -> None:
 
 def atomic_link(link: Path, target: Path) -> None:
     """Make `link` a relative symbolic link to a folder, atomically, or a copy if links fail."""
-    if link.is_dir() and not link.is_symlink():  # a copy: some programs replace links by copies
-        remove_folder(link)
     draft = draft_of(link)
     draft.unlink(missing_ok=True)
     try:
         draft.symlink_to(os.path.relpath(target, link.parent), target_is_directory=True)
+        if link.is_dir() and not link.is_symlink():  # some programs replace links by copies
+            remove_folder(link)
         draft.replace(link)
     except OSError:  # a file system without symbolic links
         with atomic_folder(link) as copy:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,6 +26,7 @@ from conftest import records
 from forked import exit_code, fork, in_child, in_processes
 from torch import Tensor
 
+from seq2seq import files
 from seq2seq.cli import main
 from seq2seq.data.packing import Batch
 from seq2seq.errors import UserError
@@ -33,8 +35,9 @@ from seq2seq.files import find_damage, sha256_of
 from seq2seq.model.directory import load_model
 from seq2seq.model.recipe import load_config
 from seq2seq.preparation.prepare import prepare
+from seq2seq.processes import Processes
 from seq2seq.training.loss import ModelLoss
-from seq2seq.training.run_directory import RunDirectory
+from seq2seq.training.run_directory import RunDirectory, locked
 from seq2seq.training.trainer import Trainer
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
@@ -160,6 +163,40 @@ def test_a_kill_at_any_step_of_writing_checkpoints_loses_nothing(
             break
     assert outcomes[-1] == 0 and set(outcomes[:-1]) == {-signal.SIGKILL}
     assert len(outcomes) > 10
+
+
+def test_a_kill_while_the_only_checkpoint_is_replaced_does_not_lose_it(
+    recipe: Path, tmp_path: Path
+) -> None:
+    """The last checkpoint is written again with the score of the average."""
+    options = "training.checkpoint_every=null", "training.max_steps=6"
+    whole = outcome(run_recipe(recipe, tmp_path / "whole", *options))
+
+    def killed(call: int, run: Path) -> None:
+        folder = run / "checkpoints" / "step_6"
+        atomic = files.replace_folder
+
+        def replaced(target: Path, draft: Path) -> None:
+            if target.exists() and target == folder:
+                kill_at(call, [(os, "rename"), (os, "replace"), (shutil, "rmtree")])
+            atomic(target, draft)
+
+        patch.object(files, "replace_folder", replaced).start()
+        run_recipe(recipe, run, *options)
+
+    missing = 0
+    for call in range(1, 100):
+        run = tmp_path / f"run{call}"
+        code = in_child(partial(killed, call, run))
+        missing += not (run / "checkpoints" / "step_6").exists()
+        with locked(run, Processes()):
+            assert find_damage(run / "checkpoints" / "step_6") is None, call
+        run_recipe(recipe, run, *options)
+        assert outcome(run) == whole and not list(run.rglob(".*.tmp")), call
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+    assert code == 0 and call > 5 and missing
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from seq2seq.errors import UserError
 from seq2seq.files import (
     SUMS_FILE,
     atomic_folder,
+    atomic_link,
     draft_of,
     exclusive,
     find_damage,
@@ -114,18 +115,35 @@ def write_until(folder: Path, calls: int) -> None:
     os._exit(0)
 
 
-def test_a_kill_at_any_call_leaves_a_whole_folder_or_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cleaned", [True, False])
+def test_a_kill_at_any_call_leaves_the_old_folder_or_the_new_one(
+    tmp_path: Path, cleaned: bool
+) -> None:
+    """A folder can also be replaced before the next start of a run has cleaned up."""
     found = set()
     for calls in range(100):
-        write(folder := tmp_path / f"model_{calls}", "old")
+        write(folder := tmp_path / f"step_{calls}", "old")
         if (child := os.fork()) == 0:
             write_until(folder, calls)
         finished = os.waitpid(child, 0)[1] == 0
+        if cleaned:
+            remove_leftovers(tmp_path)
+            assert folder.exists() and not list(tmp_path.glob(".*")), calls
         if folder.exists():
             assert find_damage(folder) is None, calls
             found.add((folder / "file").read_text())
         write(folder, "newer")
         assert (folder / "file").read_text() == "newer"
+        assert not list(tmp_path.glob(".step_*")), calls
         if finished:
             break
     assert finished and calls > 10 and found == {"old", "new"}
+
+
+def test_a_run_s_links_replace_copies(tmp_path: Path) -> None:
+    """Some programs copy what a link points to."""
+    write(tmp_path / "step_5", "new")
+    write(tmp_path / "last", "old")
+    atomic_link(tmp_path / "last", tmp_path / "step_5")
+    assert (tmp_path / "last").readlink() == Path("step_5")
+    assert not list(tmp_path.glob(".*"))

@@ -33,6 +33,7 @@ from seq2seq.training.checkpoint import RunState
 from seq2seq.training.log import summary
 from seq2seq.training.records import record_start
 from seq2seq.training.run_directory import RunDirectory, locked
+from seq2seq.training.schedule import is_finished
 from seq2seq.training.trainer import Trainer
 from seq2seq.training.update import Updater
 
@@ -95,7 +96,7 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     logger.info("validations on the development set: %s", evaluate.extent)
     updater = Updater(model, config.training, accelerator, precision)
     trainer = Trainer(config, run, data.tokenizer, stream, evaluate, updater, processes)
-    was_finished = trainer.is_finished
+    was_finished = is_finished(config.training, trainer.state)
     if processes.is_main and not was_finished:
         record_start(
             run,

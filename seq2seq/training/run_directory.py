@@ -109,16 +109,13 @@ class RunDirectory:
         last = self.checkpoints()[-1:]
         return f"the last checkpoint is {last[0]}" if last else "there is no checkpoint yet"
 
-    def reconcile(self, newest: Path | None, state: RunState) -> None:
+    def reconcile(self, newest: Path, state: RunState) -> None:
         """Make links and kept models consistent with the checkpoint that the run resumes from.
 
         Newer checkpoints are damaged. The next checkpoint replaces them.
         """
-        for parent in (self.path, self.path / "checkpoints", self.path / "kept"):
-            remove_leftovers(parent)
-        if newest:
-            self._link(state, newest)
-            self._remove_models(state)
+        self._link(state, newest)
+        self._remove_models(state)
 
     def save(self, state: RunState, save_model: Save, optimizers: Tensors | None) -> None:
         """Write a checkpoint or, without optimisers, a model to kept/, and update the links.
@@ -179,7 +176,7 @@ def step_of(checkpoint: Path) -> int:
 
 @contextmanager
 def locked(run: Path, processes: Processes) -> Iterator[None]:
-    """Lock a run directory against other training commands.
+    """Lock a run directory against other training commands, and remove leftovers of a crash.
 
     Raises UserError if it is locked or is another kind of folder. The operating system releases
     the lock when the process ends, even in a crash.
@@ -191,6 +188,9 @@ def locked(run: Path, processes: Processes) -> Iterator[None]:
             f"{run} is in use: another process is training there; wait for it, stop it, or name "
             "another directory with --run"
         )
+    if processes.is_main and not refusal:
+        for parent in (run, run / "checkpoints", run / "kept"):
+            remove_leftovers(parent)
     if refusal := processes.broadcast(refusal):
         raise UserError(refusal)
     try:

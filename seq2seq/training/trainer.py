@@ -56,16 +56,15 @@ class Trainer:
         newest = self.directory.newest_checkpoint() if processes.is_main else None
         if resumed := processes.broadcast(newest):
             self.state = self._resume(resumed)
-        if resumed and not self.is_finished:
-            logger.info("resuming %s after update %d", run, self.state.step)
-        if processes.is_main:
-            self.directory.reconcile(resumed, self.state)
+            if not schedule.is_finished(training, self.state):
+                logger.info("resuming %s after update %d", run, self.state.step)
+            if processes.is_main:
+                self.directory.reconcile(resumed, self.state)
         self.results = Results(self.state, processes, training.max_skipped)
         self.log = TrainingLog(run, updater.accelerator, self.state)
         self.signals = Signals()
         self.stopped_by = 0
         """Number of a signal that a process received, or 0."""
-        self._start_clock()
 
     def _resume(self, checkpoint: Path) -> RunState:
         """Load weights and optimiser state from a checkpoint, and return its run state."""
@@ -83,7 +82,7 @@ class Trainer:
 
         Raises SystemExit, with exit code 128 + signal number, after a signal.
         """
-        if self.is_finished:
+        if schedule.is_finished(self.config.training, self.state):
             advice = "to continue it, raise training.max_steps, max_minutes or patience"
             if self.config.training.schedule == "cosine":
                 advice = "a cosine schedule has a fixed length; to train longer, use a new --run"
@@ -132,11 +131,6 @@ class Trainer:
             self._save()
         else:
             self._finish()
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the run is complete, including its last validation and average."""
-        return schedule.is_finished(self.config.training, self.state)
 
     def _ends(self) -> bool:
         return bool(self.stopped_by) or schedule.is_last(self.config.training, self.state)
