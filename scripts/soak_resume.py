@@ -1,4 +1,4 @@
-"""Kill a training run repeatedly with SIGKILL and compare its result with an uninterrupted run.
+"""Kill a training run (one thread) repeatedly and compare its result with an uninterrupted run.
 
     python scripts/soak_resume.py --kills 200
 

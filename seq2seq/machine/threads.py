@@ -1,7 +1,7 @@
 """Number of threads on a CPU, adapted to the cores that other programs leave free.
 
 The threads of a matrix multiplication wait for each other by spinning. If another program occupies
-one of the cores, all threads wait. Fewer threads are then several times as fast.
+one of the cores, all threads wait. Fewer threads are then faster, but round sums differently.
 """
 
 from __future__ import annotations
