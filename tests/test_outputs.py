@@ -177,3 +177,29 @@ def test_results_that_cannot_be_printed_are_an_error(folder: Path) -> None:
     done = in_shell("> /dev/full", "score", folder / "in", folder / "in")
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("seq2seq: error: standard output cannot be written: ")
+
+
+@pytest.mark.parametrize("output", [False, True])
+def test_messages_do_not_go_to_the_output_if_standard_error_is_closed(
+    run: Path, folder: Path, output: bool
+) -> None:
+    (folder / "in").write_text("the dog\nthe house\n")
+    options = ("-o", folder / "out") if output else ()
+    done = in_shell("2>&-", "translate", run, folder / "in", *options)
+    text = (folder / "out").read_text() if output else done.stdout
+    expected = seq2seq("translate", run, folder / "in").stdout.decode()
+    assert done.returncode == 0 and text == expected and text.count("\n") == 2
+
+
+def test_a_closed_standard_output_is_an_error(run: Path, folder: Path) -> None:
+    done = in_shell(">&-", "translate", run, folder / "in")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    message = "seq2seq: error: standard output cannot be written: Bad file descriptor"
+    assert done.stderr.splitlines()[-1] == message
+    done = in_shell(">&-", "translate", run, folder / "in", "-o", folder / "out")
+    assert done.returncode == 0 and (folder / "out").read_text().count("\n") == 1
+
+
+def test_a_closed_standard_input_is_empty(run: Path) -> None:
+    done = in_shell("<&-", "translate", run)
+    assert (done.returncode, done.stdout) == (0, "") and "Traceback" not in done.stderr

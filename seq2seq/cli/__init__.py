@@ -17,6 +17,11 @@ from seq2seq.machine.threads import choose_threads, keep_threads
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command. A user error prints a one-line message and exits with code 1."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed: `print` would write messages to standard output
+            # Input is empty, messages are discarded, and output is an error.
+            access = os.O_WRONLY if name == "stderr" else os.O_RDONLY
+            setattr(sys, name, os.fdopen(os.open(os.devnull, access), mode, encoding="utf-8"))
     try:
         _run(parse(arguments))
     finally:
