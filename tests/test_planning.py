@@ -305,6 +305,21 @@ def test_fine_tuning_keeps_languages_and_task(trained: Path) -> None:
         tuned(trained / "nothing")
 
 
+def test_a_corpus_with_its_source_as_target_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stop(*_: object) -> None:
+        raise UserError("no trial in this test")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("seq2seq.planning.trial.train", stop)
+    Path("a.en").write_text("".join(f"{source}\n" for source, _ in pairs(300)))
+    files: dict[str, Sequence[str]] = {"train": ["a.en", "a.en"], "dev": [], "test": []}
+    with pytest.raises(UserError, match="no trial"):
+        new_recipe("mine", files, task="translation", source="en", target="de", minutes=1.0)
+    assert "both sides are equal in 300 of 300 pairs; check the names of files" in caplog.text
+
+
 def peak_rate(config: Config) -> float:
     """Return the highest learning rate of the initial model's warm-up and of what follows."""
     steps = range(1, 3 * config.training.warmup_steps)

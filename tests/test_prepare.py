@@ -203,6 +203,38 @@ def test_errors_of_the_development_set_are_found_first(
     assert not written
 
 
+@pytest.mark.parametrize(("equal", "warned"), [(41, True), (40, False)])
+def test_a_corpus_with_many_pairs_of_equal_sides_is_a_warning(
+    corpus: Path, caplog: pytest.LogCaptureFixture, equal: int, warned: bool
+) -> None:
+    """Over a fifth of 200 pairs, in several shards. Blank pairs do not count."""
+    source, target = ((corpus / f"train.{side}").read_text().split("\n") for side in ("en", "de"))
+    target[31 : 31 + equal] = source[31 : 31 + equal]
+    source[30] = target[30] = ""
+    (corpus / "train.en").write_text("\n".join(source))
+    (corpus / "train.de").write_text("\n".join(target))
+    data = prepare(config_for(corpus, "store"))
+    expected = (
+        f"data.train: {corpus}/train.en + {corpus}/train.de: both sides are equal in {equal} of "
+        "200 pairs; check the names of files or columns"
+    )
+    assert [each.message for each in caplog.records] == [expected] * warned
+    facts = data.facts("train")
+    assert facts["pairs"] + sum(facts["dropped"].values()) == 200
+
+
+@pytest.mark.parametrize(("split", "warnings"), [("dev", 1), ("exclude", 0)])
+def test_only_an_excluded_corpus_may_be_a_file_named_twice(
+    corpus: Path, caplog: pytest.LogCaptureFixture, split: str, warnings: int
+) -> None:
+    (corpus / "other").write_text("a garden\nan old garden\n")
+    config_for(corpus, "")
+    twice = f"data.{split}={{source: {corpus}/other, target: {corpus}/other}}"
+    sizes = [f"data.dev_size={9 if split == 'exclude' else 0}", "data.test_size=0"]
+    prepare(load_config(corpus / "recipe.yaml", [twice, *sizes, f"data.store={corpus}/store"]))
+    assert len(caplog.records) == warnings
+
+
 def test_a_shard_of_which_nothing_is_kept_is_no_error(corpus: Path) -> None:
     for language in ("en", "de"):
         path = corpus / f"train.{language}"

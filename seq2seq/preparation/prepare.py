@@ -110,11 +110,7 @@ class _Preparation:
     def run(self) -> PreparedData:
         """Run all stages. Skips stages that an interrupted preparation has finished."""
         data, work = self.config.pairs, self.folder / WORK
-        languages = data.source, data.target
-        finish_stage(
-            work / "corpora",
-            lambda folder: write_shards(folder, self.corpora, data.clean, languages),
-        )
+        finish_stage(work / "corpora", lambda folder: write_shards(folder, self.corpora, data))
         shards: dict[str, list[Shard]] = {name: [] for name in (*SPLITS, "exclude")}
         for shard in read_shards(work / "corpora", self.corpora):
             shards[self.corpora[shard.corpus].split].append(shard)

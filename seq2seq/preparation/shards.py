@@ -6,6 +6,7 @@ The corpora are read once. All later stages (selection, tokenizer, encoding) rea
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +17,13 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import feather
 
-from seq2seq.config import CleaningConfig
+from seq2seq.config import CleaningConfig, PairsConfig
 from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import KEPT, pair_hashes, text_rule
 from seq2seq.preparation.corpora import Corpus, TextPair
 from seq2seq.progress_bar import ProgressBar
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -72,24 +75,29 @@ def write_shard(
         feather.write_feather(table, sink, compression="lz4")
 
 
-def write_shards(
-    folder: Path, corpora: Sequence[Corpus], clean: CleaningConfig, languages: tuple[str, str]
-) -> None:
+def write_shards(folder: Path, corpora: Sequence[Corpus], data: PairsConfig) -> None:
     """Write all pairs of the corpora to a folder. Raises UserError for an empty corpus.
 
-    Development and test sets are not filtered. They are read first, to report errors early.
+    Warns if many pairs have equal sides. Development and test sets are not filtered. They are read
+    first, to report errors early.
     """
     num_pairs = 0
     with ProgressBar(None) as progress_bar:
         for number, corpus in sorted(enumerate(corpora), key=lambda item: item[1].split == "train"):
-            before, rules = num_pairs, clean if corpus.split == "train" else None
+            before, rules = num_pairs, data.clean if corpus.split == "train" else None
+            equal = 0
             for i, pairs in enumerate(corpus.batches()):
                 file = folder / f"{number:05}-{i:07}.feather"
-                write_shard(file, pairs, rules, languages)
+                write_shard(file, pairs, rules, (data.source, data.target))
+                equal += sum(source == target != "" for source, target in pairs)
                 num_pairs += len(pairs)
                 progress_bar.show(f"  reading: {num_pairs:,} pairs")
-            if num_pairs == before:
-                raise UserError(f"data.{corpus.split}: {corpus.name} is empty")
+            count, where = num_pairs - before, f"data.{corpus.split}: {corpus.name}"
+            if not count:
+                raise UserError(f"{where} is empty")
+            if equal > count / 5 and corpus.split != "exclude":
+                problem = f"both sides are equal in {equal:,} of {count:,} pairs"
+                logger.warning("%s: %s; check the names of files or columns", where, problem)
 
 
 def tagged(tag: str | None, source: str) -> str:
