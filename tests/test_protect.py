@@ -25,10 +25,14 @@ from seq2seq.decoding.segments import Hypothesis, Options, Request
 from seq2seq.decoding.spans import restore_spans
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
+from seq2seq.evaluation.evaluate import evaluate_run
+from seq2seq.evaluation.metrics import score
+from seq2seq.evaluation.systems import load_systems
 from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.prepare import prepare
 from seq2seq.preparation.train_vocabulary import train_vocabulary
+from seq2seq.processes import Processes
 from seq2seq.text.augment import copy
 from seq2seq.text.case import Recase, recase_outside, sentence_case, title_case, unusual_case
 from seq2seq.text.protect import SYMBOLS, compile_patterns, mask, mask_pair
@@ -292,6 +296,29 @@ def test_training_and_translation_with_symbols(
     assert [line.count("dog") for line in capfd.readouterr().out.splitlines()] == [
         line.count("dog") for line in LINES
     ]
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_the_tag_of_a_held_out_set_is_no_span_of_its_text(
+    held_out: bool, recipe: Path, corpus: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Validations and scores read what `translate --tag` reads."""
+    train, dev = ({"path": str(corpus / name), "tag": "<x>"} for name in ("train", "dev"))
+    sets = {"dev_size": 20, "test_size": 20, "dev": None, "test": None}
+    data = {"train": [train], **(sets if held_out else {"dev": dev, "test": dev})}
+    overrides = [f"data.{key}={json.dumps(value)}" for key, value in data.items()]
+    run = run_recipe(recipe, corpus / "run", "data.protect=[all]", *overrides)
+    processes = Processes()
+    translator = Translator.load(run, tag="<x>")
+    for split in ("dev", "test"):
+        test_set, [system] = load_systems([run], [], processes, split=split)
+        assert len(test_set.sources) == 20 and "<" not in "".join(test_set.sources)
+        assert list(system.lines) == translator.translate(test_set.sources)
+        metrics = evaluate_run(run, None, split, processes, output=corpus / "out")
+        assert (corpus / "out").read_text().splitlines() == system.lines
+        [bleu] = score(system.lines, test_set.references, keys=["bleu"])
+        assert metrics["bleu"] == bleu.value
+    assert "<x>" not in "".join(system.lines) and "have no tag" not in caplog.text
 
 
 def test_a_pretrained_tokenizer_needs_symbols(recipe: Path, run: Path) -> None:

@@ -31,26 +31,17 @@ NAMES = [
 
 
 def test_every_change_but_copies_is_in_the_table() -> None:
-    changed = dict(changed_pairs(PAIRS, None))
+    changed = dict(changed_pairs(PAIRS))
     assert list(changed) == NAMES
     assert changed["clean"] == PAIRS
     assert changed["upper"][1] == ("A “BIG” DOG!", "EIN GROSSER HUND!")
     assert changed["join"][0] == ("See the house. A “big” dog!", "Sieh das Haus. Ein großer Hund!")
     assert changed["join"][1] == PAIRS[2]
-    assert changed == dict(changed_pairs(PAIRS, None))  # the same for every model
-
-
-def test_a_tag_stays_before_the_source() -> None:
-    tagged = [(f"<news> {source}", target) for source, target in PAIRS]
-    changed = dict(changed_pairs(tagged, "<news>"))
-    for name, pairs in changed.items():
-        assert all(source.startswith("<news> ") for source, _ in pairs), name
-        assert all(source.count("<news>") == 1 for source, _ in pairs), name
-    assert changed["upper"][0][0] == "<news> SEE THE HOUSE."
+    assert changed == dict(changed_pairs(PAIRS))  # the same for every model
 
 
 def test_scores_are_those_of_the_changed_references() -> None:
-    calls = iter(changed_pairs(PAIRS, None))
+    calls = iter(changed_pairs(PAIRS))
 
     def perfect_but_for_typos(sources: Sequence[str]) -> list[str]:
         name, pairs = next(calls)

@@ -239,6 +239,8 @@ def test_runs_with_other_tags_and_tokenizers(run: Path, tmp_path: Path) -> None:
         assert list(system.lines) == translator.translate(test_set.sources)
     alone, _ = load_systems([other], [], Processes(), data=given)
     assert alone.tokenize == "none"
+    held_out, _ = load_systems([tagged], [], Processes())
+    assert held_out.sources[0] == "the dog number 0 test"  # its tag is not text
     both, _ = load_systems([run, other], [], Processes(), data=given, tokenize="intl")
     assert both.tokenize == "intl"
 

@@ -69,10 +69,16 @@ class Store:
         source, target = ([_row(side[i], row) for i, row in places] for side in self._sides)
         return source, target
 
-    def texts(self, limit: int | None = None) -> tuple[list[str], list[str]]:
-        """Return the first `limit` source and target texts of a development or test set."""
+    def texts(
+        self, limit: int | None = None, tag: str | None = None
+    ) -> tuple[list[str], list[str]]:
+        """Return the first `limit` source and target texts of a development or test set.
+
+        tag: symbol before each source. It is not part of the text.
+        """
         table = self._table.slice(0, limit)
-        return table.column("source_text").to_pylist(), table.column("target_text").to_pylist()
+        source, target = (table.column(f"{side}_text").to_pylist() for side in SIDES)
+        return [text.removeprefix(f"{tag} ") for text in source] if tag else source, target
 
 
 def _row(arrays: tuple[NDArray[np.int32], Ids], row: int) -> Ids:

@@ -13,7 +13,7 @@ from seq2seq.data.streams import map_sharded
 from seq2seq.errors import UserError, named_output, not_a_number
 from seq2seq.evaluation.evaluators import TranslationEvaluator
 from seq2seq.evaluation.robustness import robustness, robustness_rows
-from seq2seq.evaluation.test_sets import encode_files, split_of_run, tag_of
+from seq2seq.evaluation.test_sets import encode_files, split_of_run
 from seq2seq.files import write_text
 from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model
@@ -79,7 +79,6 @@ def evaluate_run(
             partial(map_sharded, translator.translate, processes=processes),
             list(zip(evaluator.sources, evaluator.references, strict=True)),
             tokenize=config.pairs.bleu_tokenizer,
-            tag=tag_of(config),
         )
     return metrics
 

@@ -23,6 +23,7 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import EVALUATION_METRICS, VALIDATION_METRICS, Score, score
 from seq2seq.evaluation.systems import describe_search
+from seq2seq.evaluation.test_sets import tag_of
 from seq2seq.machine.threads import adapt_threads
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 from seq2seq.processes import Processes
@@ -60,7 +61,8 @@ class TranslationEvaluator(SplitEvaluator):
             self.decoding = replace(self.decoding, beam=self.decoding.validation_beam)
         self.translates = not self.validation or self.config.training.best_by == "bleu"
         self.store = self.data.store(self.split)
-        self.sources, self.references = self.store.texts(self.limit)
+        self.tag = tag_of(self.config, self.split)
+        self.sources, self.references = self.store.texts(self.limit, self.tag)
         self.translations: Sequence[str] = ()
         """Translations of the last evaluation, in the order of the split."""
         longest = max(int(lens.max()) for lens in self.store.lens)
@@ -101,7 +103,7 @@ class TranslationEvaluator(SplitEvaluator):
         """Return a translator with the search of this evaluation."""
         engines = Engines.of_model(model, self.data.tokenizer, self.config)
         engines.is_logged = not self.validation
-        return Translator(engines, self.decoding)
+        return Translator(engines, self.decoding, self.tag)
 
     @torch.inference_mode()
     def _nll(self, model: Transformer) -> dict[str, float]:

@@ -14,34 +14,25 @@ Robustness = dict[str, dict[str, float]]
 """Scores of the unchanged test set (`clean`) and under each change, and the chrF2 lost by it."""
 
 
-def changed_pairs(pairs: Sequence[Pair], tag: str | None) -> Iterator[tuple[str, list[Pair]]]:
-    """Yield the name of each change, and all pairs after it. tag: symbol before every source."""
-    prefix = f"{tag} " if tag else ""
-    bare = [(source.removeprefix(prefix), target) for source, target in pairs]
+def changed_pairs(pairs: Sequence[Pair]) -> Iterator[tuple[str, list[Pair]]]:
+    """Yield the name of each change, and all pairs after it."""
     yield "clean", list(pairs)
-    changed = {
-        name: list(map(change, bare, generators(np.arange(len(pairs)), seed=0, epoch=0)))
-        for name, change in CHANGES.items()
-        if name != "copy"  # not something that users type
-    }
-    changed["join"] = [join(bare[i : i + 2]) for i in range(0, len(bare), 2)]
-    for name, rows in changed.items():
-        yield name, [(f"{prefix}{source}", target) for source, target in rows]
+    for name, change in CHANGES.items():
+        if name != "copy":  # not something that users type
+            random = generators(np.arange(len(pairs)), seed=0, epoch=0)
+            yield name, list(map(change, pairs, random))
+    yield "join", [join(pairs[i : i + 2]) for i in range(0, len(pairs), 2)]
 
 
 def robustness(
-    translate: Callable[[Sequence[str]], Sequence[str]],
-    pairs: Sequence[Pair],
-    *,
-    tokenize: str,
-    tag: str | None = None,
+    translate: Callable[[Sequence[str]], Sequence[str]], pairs: Sequence[Pair], *, tokenize: str
 ) -> Robustness:
     """Return BLEU and chrF2 of test pairs as they are, and under each change of data.augment.
 
     Changes of both sides also change the references. `join` puts two lines on one.
     """
     table: Robustness = {}
-    for name, changed in changed_pairs(pairs, tag):
+    for name, changed in changed_pairs(pairs):
         sources, references = zip(*changed, strict=True)
         hypotheses = translate(sources)
         scores = score(hypotheses, [references], tokenize=tokenize, keys=VALIDATION_METRICS)

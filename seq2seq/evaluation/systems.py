@@ -102,7 +102,7 @@ def load_systems(
     for path in hypotheses:
         name = path.name if is_short else str(path)
         if path in runs:
-            tag = tag_of(runs[path]) if data is not None else None  # a split has tags already
+            tag = tag_of(runs[path], split)
             systems.append(_translated(name, path, sources, tag, processes))
         else:
             systems.append(System(name, files[path]))
@@ -127,7 +127,9 @@ def _texts_of_runs(
         pairs = read_pairs(next(iter(runs.values())).pairs, data)
         return [source for source, _ in pairs], [target for _, target in pairs]
     test_sets = [
-        split_of_run(config, run, split, Tokenizer.load(find_model(run))).store(split).texts()
+        split_of_run(config, run, split, Tokenizer.load(find_model(run)))
+        .store(split)
+        .texts(tag=tag_of(config, split))
         for run, config in runs.items()
     ]
     if any(texts != test_sets[0] for texts in test_sets):

@@ -73,10 +73,13 @@ def read_pairs(config: PairsConfig, data: str) -> list[TextPair]:
     return pairs
 
 
-def tag_of(config: Config) -> str | None:
-    """Return the tag of the recipe's test set. Warn if only the training data have tags."""
+def tag_of(config: Config, split: str = "test") -> str | None:
+    """Return the tag of the recipe's `dev` or `test` set. Warn if only training data have tags."""
     data = config.pairs
-    tag = data.test.tag if data.test else None
+    corpus, size = {"dev": (data.dev, data.dev_size), "test": (data.test, data.test_size)}[split]
+    if not corpus and size:
+        corpus = data.train[0]
+    tag = corpus.tag if corpus else None
     if tag is None and any(corpus.tag for corpus in data.train):
         logger.warning("the model was trained with tagged source sentences: these have no tag")
     return tag

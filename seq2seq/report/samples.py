@@ -22,6 +22,7 @@ from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.robustness import robustness, robustness_rows
 from seq2seq.evaluation.test_sets import split_of_run, tag_of
+from seq2seq.preparation.shards import tagged
 from seq2seq.report.page import details, paragraph, shaded_table, table
 
 NUM_SAMPLES = 8
@@ -52,17 +53,15 @@ def samples(config: Config, run: Path, name: str, device: str) -> list[str]:
 
 def _translation(config: Config, run: Path, device: str) -> list[str]:
     """Return sample translations with their attention."""
-    translator = Translator.load(run, device=device)
+    translator = Translator.load(run, device=device, tag=tag_of(config, "dev"))
     data = split_of_run(config, run, "dev", translator.tokenizer)
-    sources, references = data.store("dev").texts()
+    sources, references = data.store("dev").texts(tag=translator.tag)
     chosen = _sample_indices(sources)
     texts = [sources[i] for i in chosen]
     width = min(5, translator.decoding.beam)
     results = translator.translations(texts, tokens=True, nbest=width)
     pairs = list(zip(sources, references, strict=True))[:MAX_ROBUSTNESS]
-    scores = robustness(
-        translator.translate, pairs, tokenize=config.pairs.bleu_tokenizer, tag=tag_of(config)
-    )
+    scores = robustness(translator.translate, pairs, tokenize=config.pairs.bleu_tokenizer)
     return [
         "<h3>Samples</h3>",
         paragraph("Dark tokens have a low probability. Point at a token for its probability."),
@@ -110,6 +109,7 @@ def _attention(
 ) -> list[str]:
     """Return heat maps of the cross-attention that word alignments are computed from."""
     source, _ = translator.tokenizer.translation_vocabularies
+    texts = [tagged(translator.tag, text) for text in texts]
     best = [x.nbest[0].pieces if x.nbest and not x.spans else [] for x in results]
     pairs = [
         (source_pieces, target)
