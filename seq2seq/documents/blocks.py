@@ -7,14 +7,19 @@ translation that are aligned to its words in the source (cf. Zenkel et al. 2021)
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from seq2seq.text.words import TOKENS
 
 Links = Sequence[tuple[int, int]]
 """Pairs of a source word and the target word that is aligned to it."""
+MAX_DEPTH = 100
+"""Depth of the elements in a block. Elements nested deeper stay as they are."""
 
 
 class Token(NamedTuple):
@@ -39,7 +44,7 @@ class Element:
     """Markup before the content."""
     start: int
     """Position of the content in the block's text."""
-    end: int = -1
+    end: int
     after: str = ""
     """Markup after the content."""
     children: list[Element] = field(default_factory=list)
@@ -60,23 +65,26 @@ class Block:
         self.after = "".join(token.raw for token in tokens[last:])
 
     def _parse(self, tokens: Sequence[Token], first: int, last: int, pairs: dict[int, int]) -> None:
-        self.text, self.elements = "", list[Element]()
+        text, self.elements = "", list[Element]()
         open_elements: list[Element] = []
-        for i in range(first, last):
-            token = tokens[i]
-            if token.kind == "text":
-                self.text += token.text
-                continue
-            if token.kind == "close" and i in pairs and open_elements:
+        while first < last:
+            token, stop = tokens[first], first + 1
+            is_open = token.kind == "open" and first in pairs
+            if is_open and len(open_elements) == MAX_DEPTH:
+                stop, is_open = pairs[first] + 1, False
+                token = kept(tokens[first:stop])
+            if token.kind == "close" and first in pairs:
                 element = open_elements.pop()
-                element.end, element.after = len(self.text), token.raw
-                continue
-            element = Element(token.raw, len(self.text), is_kept=token.kind == "keep")
-            (open_elements[-1].children if open_elements else self.elements).append(element)
-            self.text += token.text
-            element.end = len(self.text)
-            if token.kind == "open" and i in pairs:
-                open_elements.append(element)
+                element.end, element.after = len(text), token.raw
+            elif token.kind != "text":
+                end = len(text) + len(token.text)
+                element = Element(token.raw, len(text), end, is_kept=token.kind == "keep")
+                (open_elements[-1].children if open_elements else self.elements).append(element)
+                if is_open:
+                    open_elements.append(element)
+            text += token.text
+            first = stop
+        self.text = text
 
     def unchanged(self, words: re.Pattern[str] = TOKENS) -> tuple[str, Links]:
         """Return the text and its alignment with itself."""
@@ -86,7 +94,9 @@ class Block:
         """Return the translation with the markup of the block. links: by `words`."""
         text, bare = self.text, self.text.strip()
         start = text.find(bare)
-        content = _Placement(self, translation.strip(), links, words).result
+        content = self.escape(translation.strip())
+        if self.elements:
+            content = _Placement(self, translation.strip(), links, words).result
         return f"{self.before}{text[:start]}{content}{text[start + len(bare) :]}{self.after}"
 
 
@@ -94,14 +104,23 @@ def matching(tokens: Sequence[Token]) -> dict[int, int]:
     """Return the index of the partner of each opening and closing token that has one."""
     pairs: dict[int, int] = {}
     stack: list[int] = []
+    names = Counter[str]()  # in the stack
     for i, token in enumerate(tokens):
         if token.kind == "open":
             stack.append(i)
-        elif token.kind == "close" and token.name in (tokens[j].name for j in stack):
+            names[token.name] += 1
+        elif token.kind == "close" and names[token.name]:
             while tokens[j := stack.pop()].name != token.name:
-                pass
+                names[tokens[j].name] -= 1
+            names[token.name] -= 1
             pairs |= {i: j, j: i}
     return pairs
+
+
+def kept(tokens: Sequence[Token]) -> Token:
+    """Return an element whose content is not translated as one token."""
+    text = "".join(token.text for token in tokens)
+    return Token("keep", "".join(token.raw for token in tokens), text)
 
 
 def _inner(tokens: Sequence[Token], pairs: dict[int, int]) -> tuple[int, int]:
@@ -136,10 +155,16 @@ class _Placement:
     def __init__(
         self, block: Block, translation: str, links: Links, words: re.Pattern[str]
     ) -> None:
-        self.block, self.text, self.links = block, translation, links
-        self.source_words = list(words.finditer(block.text))
+        self.block, self.text = block, translation
+        source_words = list(words.finditer(block.text))
+        self.starts = [word.start() for word in source_words]
+        self.ends = [word.end() for word in source_words]
         self.words = list(words.finditer(translation))
-        self.linked = {j for _, j in links}
+        self.targets = defaultdict[int, list[int]](list)  # sorted, of each source word
+        for i, j in sorted(links):
+            self.targets[i].append(j)
+        linked = {j for _, j in links}
+        self.linked = [0, *accumulate(j in linked for j in range(len(self.words)))]
         head, tail = translation, ""
         if self.words:
             head, tail = translation[: self.words[0].start()], translation[self.words[-1].end() :]
@@ -165,8 +190,8 @@ class _Placement:
                 inner = "" if element.is_kept else self._render(element.children, first, done)
                 result += f"{gap}{element.before}{inner}{element.after}"
                 needs_gap = True
-            elif source[: element.start][-1:].isspace():  # spaces as in the source
-                after = source[element.end :][:1] if first < stop else ""
+            elif source[max(0, element.start - 1) : element.start].isspace():  # as in the source
+                after = source[element.end : element.end + 1] if first < stop else ""
                 result += " " * needs_gap + _markup(element) + " " * after.isspace()
                 needs_gap = False
             else:
@@ -190,28 +215,24 @@ class _Placement:
         It is the range with the most words aligned to the element; a word aligned elsewhere counts
         -1.
         """
-        inside = {
-            i
-            for i, word in enumerate(self.source_words)
-            if word.start() < element.end
-            and element.start < word.end()
-            and element.start < element.end
-        }
-        own = {j for i, j in self.links if i in inside}
-        total, first, best = 0, start, (0, start, start)
-        for j in range(start, stop):
-            total += 1 if j in own else -1 if j in self.linked else 0
+        inside = range(0)
+        if element.start < element.end:
+            first_word = bisect_right(self.ends, element.start)
+            inside = range(first_word, bisect_left(self.starts, element.end))
+        total, first, best, done = 0, start, (0, start, start), start
+        for j in sorted({j for i in inside for j in self.targets[i] if start <= j < stop}):
+            total -= self.linked[j] - self.linked[done]  # words in between
             if total <= 0:
-                total, first = 0, j + 1
-            elif total > best[0]:
-                best = total, first, j + 1
+                total, first = 0, j
+            total, done = total + 1, j + 1
+            if total > best[0]:
+                best = total, first, done
         if best[0]:
             return best[1:]
         # Before the next source word's translation, else after the previous word's translation.
-        next_word = sum(word.start() < element.start for word in self.source_words)
-        before = [j for i, j in self.links if i == next_word]
-        after = [j + 1 for i, j in self.links if i == next_word - 1]
-        place = min(before) if before else max(after, default=stop)
+        next_word = bisect_left(self.starts, element.start)
+        before, after = self.targets[next_word], self.targets[next_word - 1]
+        place = before[0] if before else after[-1] + 1 if after else stop
         place = min(max(place, start), stop)
         if not inside or start == stop:
             return place, place
