@@ -1,20 +1,18 @@
 """HTML, XML and XLIFF. Everything but the translated text stays as it is, byte for byte.
 
-The parsers of Python's standard library give the position of each tag. lxml and selectolax would
-write the whole document anew, with other quotes, entities and white space.
+A regular expression and expat give the position of each tag. lxml and selectolax would write the
+whole document anew, with other quotes, entities and white space.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator, Sequence
-from html.parser import HTMLParser
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
 from xml.parsers import expat
 
-from seq2seq.documents.blocks import Block, Token, matching
+from seq2seq.documents.blocks import Block, Token, kept, matching
 from seq2seq.errors import UserError
 
 Parts = list[str | Block]
@@ -68,43 +66,40 @@ def read_xml(text: str) -> Parts:
 def read_xliff(text: str) -> Parts:
     """Return the sources of segments without translation as blocks, to be written as targets."""
     tokens = xml_tokens(text)
-    pairs, ancestors = matching(tokens), list[int]()
+    pairs = matching(tokens)
     parts: Parts = []
     done = 0
+    open_elements: list[tuple[bool, list[int]]] = [(False, [])]
+    """Whether the element is kept, and its children so far."""
     for i, token in enumerate(tokens):
-        if token.kind == "close":
-            ancestors.pop()
-        if token.kind != "open":
+        if token.kind == "open":
+            is_kept = _is_kept(token) or token.name.endswith("alt-trans")
+            open_elements[-1][1].append(i)
+            open_elements.append((is_kept or open_elements[-1][0], []))
+        if token.kind != "close":
             continue
-        ancestors.append(i)
-        name = token.name.rpartition(":")[2]
-        outer = [tokens[j] for j in ancestors]
-        if name != "source" or any(_is_kept(x) or x.name.endswith("alt-trans") for x in outer):
+        is_kept, children = open_elements.pop()
+        names = [tokens[j].name.rpartition(":")[2] for j in children]
+        if is_kept or "source" not in names:
             continue
-        siblings = [j for j in _children(tokens, pairs, ancestors[-2]) if j >= i]
-        names = [tokens[j].name.rpartition(":")[2] for j in siblings]
-        start, close = f"<{token.name[:-6]}target>", f"</{token.name[:-6]}target>"
-        before = stop = pairs[siblings["seg-source" in names]] + 1  # a target is behind it
+        first = names.index("source")
+        source, names = children[first], names[first:]
+        children = children[first:]
+        if source < done or _is_kept(tokens[source]):
+            continue
+        prefix = tokens[source].name[:-6]
+        start, close = f"<{prefix}target>", f"</{prefix}target>"
+        before = stop = pairs[children["seg-source" in names]] + 1  # a target is behind it
         if "target" in names:
-            before = siblings[names.index("target")]
+            before = children[names.index("target")]
             stop = pairs[before] + 1
             if any(tokens[j].text.strip() for j in range(before, stop)):
                 continue
             start = tokens[before].raw.removesuffix("/>").rstrip().removesuffix(">") + ">"
         parts += [_raw(tokens[done:before]), start]
-        parts += [Block(tokens[i + 1 : pairs[i]], _escape), close]
+        parts += [Block(tokens[source + 1 : pairs[source]], _escape), close]
         done = stop
     return [*parts, _raw(tokens[done:])]
-
-
-def _children(tokens: Sequence[Token], pairs: dict[int, int], parent: int) -> Iterator[int]:
-    """Yield the indices of the opening tokens of an element's children."""
-    i = parent + 1
-    while i < pairs[parent]:
-        if tokens[i].kind == "open":
-            yield i
-            i = pairs[i]
-        i += 1
 
 
 def _parts(
@@ -134,8 +129,7 @@ def _parts(
         is_element = token.kind == "open" and i in pairs
         if is_element and (_is_kept(token) or KEPT.fullmatch(token.name)):
             stop = pairs[i] + 1
-            content = "".join(x.text for x in tokens[i:stop])
-            token = Token("keep", _raw(tokens[i:stop]), content)
+            token = kept(tokens[i:stop])
         if inside[i]:
             run.append(token)
         else:
@@ -168,56 +162,36 @@ def _escape_html(text: str) -> str:
     return _escape(text).replace("\xa0", "&nbsp;")
 
 
+_HTML = re.compile(
+    r"""
+    (?P<text>[^<]+|<(?![a-z/!?]))
+    |(?P<other><!--(?:-?>|.*?(?:--!?>|\Z))|<!\[CDATA\[.*?(?:\]\]>|\Z)|<(?:[!?]|/(?![a-z]))[^>]*>?)
+    |<(?P<close>/?)(?P<name>(?P<raw>(?<!/)(?:script|style|textarea)(?=[\s/>]))|[a-z][^\s/>]*)
+    (?:[^=/>]+|/(?!>)|(?P<empty>/)|=\s*(?:"[^"]*"?|'[^']*'?|[^\s>]*))*>?
+    (?(raw)(?(empty)|.*?(?:</(?P=raw)(?=[\s/>])[^>]*>?|\Z)))  # the content of a script is no markup
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+"""A token of HTML. As in browsers, any text is HTML, and an unclosed token ends with the text.
+
+No alternative fails after it has read more than a tag's name: the time is linear.
+"""
+
+
 def html_tokens(text: str) -> list[Token]:
-    """Return the tokens of an HTML document."""
-    return _HTMLTokens(text).tokens
+    """Return the tokens of an HTML document. Tags need not be balanced."""
+    tokens = []
+    for match in _HTML.finditer(text):
+        name, kind = (match["name"] or "").lower(), "close" if match["close"] else "open"
+        if not name or match["empty"] or match["raw"] or VOID.fullmatch(name):
+            kind = "text" if match["text"] else "other"
+        tokens.append(Token(kind, match[0], _unescape(match["text"] or ""), name))
+    return tokens
 
 
-class _HTMLTokens(HTMLParser):
-    """The tokens of an HTML document. Tags need not be balanced."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=False)
-        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
-        self._found: list[tuple[int, str, str]] = []
-        """Position, kind and name of each token."""
-        self.feed(text)
-        self.close()
-        positions = [*(position for position, _, _ in self._found), len(text)]
-        self.tokens = [
-            Token(kind, raw, html.unescape(raw) if kind == "text" else "", name)
-            for (_, kind, name), ends in zip(self._found, pairwise(positions), strict=True)
-            for raw in [text[slice(*ends)]]
-        ]
-
-    def _add(self, kind: str, name: str = "") -> None:
-        line, column = self.getpos()
-        self._found.append((self._lines[line - 1] + column, kind, name))
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self._add("other" if VOID.fullmatch(tag) else "open", tag)
-
-    def handle_startendtag(self, tag: str, attrs: Any) -> None:
-        self._add("other", tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        self._add("close", tag)
-
-    def handle_data(self, data: str) -> None:
-        self._add("text")
-
-    def handle_entityref(self, name: str) -> None:
-        self._add("text")
-
-    handle_charref = handle_entityref
-
-    def handle_comment(self, data: str) -> None:
-        self._add("other")
-
-    handle_pi = unknown_decl = handle_comment
-
-    def handle_decl(self, decl: str) -> None:
-        self._add("other")
+def _unescape(text: str) -> str:
+    """Return a text without character references. A number out of range becomes U+FFFD."""
+    return html.unescape(re.sub("&#[0-9]{99,};?", "\ufffd", text))
 
 
 def xml_tokens(text: str) -> list[Token]:
