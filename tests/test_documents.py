@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from seq2seq.cli import main
 from seq2seq.decoding.translator import Translator
 from seq2seq.documents.blocks import Block, Links
-from seq2seq.documents.formats import SUFFIXES, read_document
+from seq2seq.documents.formats import SUFFIXES, decode_document, encode_document, read_document
 from seq2seq.documents.markup import html_tokens
 from seq2seq.errors import UserError
 from seq2seq.text.protect import compile_patterns
@@ -170,6 +170,53 @@ def test_markup_follows_its_words() -> None:
     assert block.place("", []) == "<b></b><i></i>"
 
 
+@pytest.mark.parametrize("form", ["html", "xml", "srt", "markdown"])
+def test_deeply_nested_elements_stay(form: str) -> None:
+    depth, head = (
+        5_000,
+        {"srt": "1\n00:00:01,000 --> 00:00:02,500\n", "xml": "<d>"}.get(form, "x "),
+    )
+    tail = "</d>" if form == "xml" else ""
+    text = f"{head}{'<b>' * depth}x y{'</b>' * depth}{tail}"
+    if form == "markdown":
+        assert translated(text, form, upper).count("<b>") == depth
+    else:
+        assert translated(text, form, upper).replace("X", "x").replace("Y", "y") == text
+    text = f"{head}{'<b>a ' * depth}x{' c</b>' * depth}{tail}"
+    result = translated(text, form, shuffled(1))
+    assert result.count("<b>") == result.count("</b>") == depth
+    assert "<b>a x c</b>" in result  # too deep to be translated
+
+
+def test_deeply_nested_segments() -> None:
+    text = "<x>" + "<g>" * 5_000 + "<source>a</source>" + "</g>" * 5_000 + "</x>"
+    assert translated(text, "xliff", upper) == text.replace(
+        "</source>", "</source><target>A</target>"
+    )
+
+
+# Each of these took from ten seconds to hours when the time was quadratic in the size.
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("<b>" * 60_000 + "x" + "</i>" * 60_000, "html"),
+        ("<b>a</b> x <i>" * 20_000, "html"),
+        ("<a " * 100_000, "html"),
+        ("<!--" * 100_000, "html"),
+        ("<a x='" * 100_000, "html"),
+        ("`a` b " * 20_000, "markdown"),
+        ("<u>" + "<source>a</source>" * 20_000 + "</u>", "xliff"),
+        ("<u><source>a" * 20_000 + "</source></u>" * 20_000, "xliff"),
+        ("1" * 200_000, "srt"),
+        (f"1\n00:00:01,000 --> 00:00:02,500\na{'<' * 200_000}\nb", "srt"),
+        (f"1\n00:00:01,000 --> 00:00:02,500\n{'<i>a</i> ' * 20_000}", "srt"),
+    ],
+)
+def test_the_time_is_linear(text: str, form: str) -> None:
+    result = translated(text, form, Block.unchanged)
+    assert re.sub(r"<target>.*?</target>|\s", "", result) == re.sub(r"\s", "", text)
+
+
 def test_each_character_is_a_word_in_scripts_without_spaces() -> None:
     [block] = read_document("<p>红<b>色</b>的 house</p>", "html").blocks
     assert block.place("a 色 b", [(0, 0), (1, 1), (2, 2)]) == "a <b>色</b> b"
@@ -266,6 +313,29 @@ def test_subtitles_keep_lines_and_tags() -> None:
     assert translated(windows, "srt", Block.unchanged) == windows
 
 
+def test_subtitles_keep_what_is_no_caption() -> None:
+    text = (
+        "1\r\n0:0:1.5 --> 00:00:02,500\r\nAt 10:30 --> go\r\n5\r\n\r\n7 -> 8 or 3\r\n\r\n\r\n"
+        "00:00:03,000 --> 00:00:04,000\nBus 10:30 -> 11:45\n4\n"
+        "00:00:05,000 --> 00:00:06,000\n- 1\n- b"
+    )
+    assert translated(text, "srt", Block.unchanged).split() == text.split()
+    assert [x.text for x in read_document(text, "srt").blocks] == [
+        "At 10:30 --> go 5",
+        "7 -> 8 or 3",
+        "Bus 10:30 -> 11:45",
+        "- b",
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "hex", "rot13", "idna", "undefined", "nope"])
+def test_an_encoding_that_cannot_be_used_is_an_error(encoding: str) -> None:
+    with pytest.raises(UserError, match=encoding):
+        decode_document(f"<meta charset={encoding}>ab\xff".encode("latin-1"), "html")
+    with pytest.raises(UserError, match=r"cannot be written in ascii"):
+        encode_document("\xe4", "ascii", "po")
+
+
 def test_markdown() -> None:
     result = translated(MARKDOWN, "markdown", upper)
     assert result.startswith("---\ntitle: front matter\n---\n# OPEN *THE FILE*\n")
@@ -295,6 +365,33 @@ def test_markdown() -> None:
         ("<p>See Foo<![CDATA[a\nb]]>bar now</p>", "xml", "<p>SEE FOOBAR<![CDATA[a\nb]]> NOW</p>"),
         ("<!DOCTYPE p SYSTEM 'x'><p>a&nbsp;b</p>", "xml", "<!DOCTYPE p SYSTEM 'x'><p>A\xa0B</p>"),
         ("<a>x y<b/></a>", "xml", "<a>X Y<b/></a>"),
+        ("<p>a b<![CD", "html", "<p>A B<![CD"),
+        ("a <![x b> c", "html", "A <![x b> C"),
+        (
+            "a 1 < 2 </ 3> b <b c='>'>d</b> e <i f='",
+            "html",
+            "A 1 &lt; 2 </ 3> B <b c='>'>D</b> E <i f='",
+        ),
+        ("<a href=b/>c</a> d", "html", "<a href=b/>C</a> D"),
+        (
+            "<script>a<b</scripts>c</SCRIPT >d<script>e",
+            "html",
+            "<script>a<b</scripts>c</SCRIPT >D<script>e",
+        ),
+        (f"a &#{'9' * 5000}; b", "html", "A \ufffd B"),
+        ("<source>a</source>", "xliff", "<source>a</source>"),
+        (
+            "<u><source>a<u><source>b</source></u></source></u>",
+            "xliff",
+            "<u><source>a<u><source>b</source><target>B</target></u></source></u>",
+        ),
+        (
+            "---\r\na: b\r\n---\r\n# c\r\n\r\nd *e*\r\n",
+            "markdown",
+            "---\r\na: b\r\n---\r\n# C\r\n\r\nD *E*\r\n",
+        ),
+        ("---\na: b\n---", "markdown", "---\na: b\n---"),
+        ("a\rb\r\r- c\r", "markdown", "A B\r\r- C\r"),
     ],
 )
 def test_odd_documents(text: str, form: str, expected: str) -> None:
@@ -330,6 +427,18 @@ def test_a_protected_span_is_one_word_of_the_markup(
         ("msgid garbage", "po", "line 1"),
         (PO.replace("UTF-8", "latin-1"), "po", "charset=latin-1: convert it with msgconv"),
         ("garbage", "srt", "line 1: not a caption"),
+        ("\n\ngarbage", "srt", "line 3: not a caption"),
+        (SRT.replace("03,000 -->", "0x,000 -->"), "srt", "line 7: not the times of a caption"),
+        (
+            SRT.replace("\n\n2\n", "\n").replace("03,000 -->", "0x -->"),
+            "srt",
+            "line 5: not the times",
+        ),
+        (SRT.replace("00:00:03,000 -->", "->"), "srt", "line 7: not the times of a caption"),
+        (PO.replace("nplurals=3", "nplurals=999999999"), "po", "999999999 forms are too many"),
+        (PO.replace("msgstr[1]", "msgstr[#1]"), "po", "not a PO file"),
+        (PO.replace("UTF-8", "UTF-\0"), "po", "charset"),
+        (PO.replace("UTF-8", "\0"), "po", "charset"),
         ("x", "docx", "unknown format 'docx'"),
         ("x", "htm", "did you mean html"),
     ],

@@ -1,7 +1,11 @@
-"""Translation of arbitrary bytes: one output line per line, independent of the others."""
+"""Translation of arbitrary bytes and of documents with random changes."""
 
 from __future__ import annotations
 
+import html
+import random
+import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +15,10 @@ from hypothesis import strategies as st
 
 from seq2seq.data.streams import process_streams
 from seq2seq.decoding.translator import Translator
+from seq2seq.documents.formats import FORMATS, read_document
+from seq2seq.errors import UserError
 from seq2seq.processes import Processes
+from seq2seq.text.words import TOKENS
 
 SPECIAL = [
     b"",
@@ -86,3 +93,165 @@ def test_a_line_of_a_hundred_thousand_characters(
         processes=Processes(),
     )
     assert (folder / "out").read_bytes().count(b"\n") == 2
+
+
+DOCUMENTS = {
+    "html": """<!DOCTYPE html><title>A &amp; B</title><style>p > b {}</style><!-- a <b>c</b> -->
+<p class='x'>Click <b>the <i>red</i> button</b>, then F1.<script>a<b</script>
+<ul><li>one<li>two&nbsp;words</ul><pre>keep</pre><textarea><p></textarea>
+<![CDATA[x]]>""",
+    "xml": """<?xml version="1.0"?><!DOCTYPE d [<!ENTITY co "ACME">]>
+<d><s id = '2'><para>a <emph>b</emph> &co; c</para><lit>f &lt; g</lit></s><![CDATA[a < b]]></d>""",
+    "xliff": """<xliff version="1.2"><file><trans-unit><source>Press <g id="1">OK</g><x/>.</source>
+</trans-unit><trans-unit><source>Go on</source><target state="new"/><alt-trans><source>Old</source>
+</alt-trans></trans-unit><segment><source>a</source><seg-source>b</seg-source></segment>
+</file></xliff>""",
+    "po": """msgid ""
+msgstr ""
+"Content-Type: text/plain; charset=UTF-8\\n"
+"Plural-Forms: nplurals=3; plural=n%10;\\n"
+
+#: a.c:1
+#, c-format
+msgid "open %s\\n"
+msgstr ""
+
+#, fuzzy
+#| msgid "old"
+msgctxt "x"
+msgid "a long line "
+"in two parts"
+msgstr "alt"
+
+msgid "file"
+msgid_plural "files"
+msgstr[0] ""
+msgstr[1] ""
+
+#~ msgid "obsolete"
+#~ msgstr "veraltet"
+""",
+    "srt": """1
+00:00:01,000 --> 00:00:02,500 X1:40
+<i>open the file
+and close it</i>
+
+2
+00:00:03,000 --> 00:00:04,000
+{\\an8}- a <b>color</b>
+- no
+
+""",
+    "markdown": """---
+title: x
+---
+# open *the file*
+
+click **the button** here  
+and [read](http://a.org "Title") `code` or ![picture](p.png) <b>x</b>
+
+> one [two][ref] 1\\*2
+> - three
+
+| name | value |
+|---|---|
+| **bold** | 5 \\| 6 |
+
+[ref]: http://b.org
+""",
+}
+PIECES = [
+    *[
+        "<",
+        ">",
+        "&",
+        "&amp;",
+        "&#0;",
+        f"&#{'9' * 5000};",
+        "<![x",
+        "<![CDATA[",
+        "]]>",
+        "<!--",
+        "-->",
+    ],
+    *["</", "<b>", "</b>", "<p>", "</p>", "<script>", "<source>", "<target>", "<a b='", "/>", "<?"],
+    *["\0", "\r\n", "\r", "\n", "\n\n", "\t", " ", "\ud800", "\u2028", "\ufeff", "é", "红色", "😀"],
+    *[
+        'msgid ""\n',
+        'msgstr ""\n',
+        "msgstr[#0]",
+        "msgstr[9]",
+        "#~ ",
+        "#|",
+        "charset=",
+        "nplurals=9999",
+    ],
+    *["-->", "00:00:0x", "00:00:01,000 --> 00:00:02,000\n", "3\n", "-", "{", "}", "\\", '"', "'"],
+    *[
+        "*",
+        "_",
+        "`",
+        "[",
+        "](",
+        ")",
+        "| ",
+        "> ",
+        "- ",
+        "# ",
+        "---\n",
+        "```\n",
+        "<http://a.b>",
+        "    ",
+    ],
+]
+"""Insertions that parsers treat specially."""
+
+
+def mutated(text: str, rng: random.Random) -> str:
+    """Return a text with a few random deletions, insertions, repetitions and exchanges."""
+    for _ in range(rng.randint(1, 5)):
+        a, b, c = sorted(rng.randint(0, len(text)) for _ in range(3))
+        b, c = min(b, a + rng.randint(0, 20)), min(c, b + rng.randint(0, 20))
+        text = rng.choice(
+            [
+                text[:a] + text[b:],
+                text[:a] + rng.choice(PIECES) + text[a:],
+                text[:b] + text[a:],
+                text[:a] + text[b:c] + text[a:b] + text[c:],
+            ]
+        )
+    return text
+
+
+def characters(text: str) -> Counter[str]:
+    """Count the characters that are no white space, without character references."""
+    text = re.sub("[0-9]{99,}", "9999999", text)
+    return Counter("".join(html.unescape(html.unescape(text)).replace("\0", " ").split()))
+
+
+def check_document(text: str, form: str, rng: random.Random) -> None:
+    """Read and write a document. It may be refused by a UserError, but not later."""
+    try:
+        document = read_document(text, form)
+    except UserError:
+        return
+    result = document.translated([block.unchanged() for block in document.blocks])
+    source = characters(text.replace("\ud800", "?"))
+    if form in ("html", "xml", "srt"):  # tags in a word move to its end, lines of a caption change
+        assert characters(result) == source
+    if form == "xliff":
+        assert not source - characters(result)
+    translations = []
+    for block in document.blocks:
+        translation = " ".join(rng.choices(["x", "<y>", "&", "*z*", "1\n"], k=rng.randint(0, 5)))
+        size, own = len(TOKENS.findall(translation)), len(TOKENS.findall(block.text))
+        links = [(rng.randrange(own), rng.randrange(size)) for _ in range(3 * min(own, size, 1))]
+        translations.append((translation, links))
+    document.translated(translations)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_document_with_random_changes_is_translated_or_refused(form: str) -> None:
+    for seed in range(500):
+        rng = random.Random(seed)
+        check_document(mutated(DOCUMENTS[form], rng), form, rng)

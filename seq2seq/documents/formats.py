@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 import textwrap
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,15 +46,18 @@ def document_of(parts: Parts) -> Document:
 def read_po(text: str) -> Document:
     """Return the messages without translation. Fuzzy and obsolete messages stay as they are."""
     require_extra("translate-toolkit", "documents in PO format")
-    from translate.storage import poparser, pypo
+    from translate.storage import pypo
 
-    declared = re.search(r"charset=([\w-]+)", text)
+    declared = re.search(r"charset=\s*([^\s\\\"]+)", text)
     if declared and declared[1].lower() not in ("utf-8", "utf8", "us-ascii", "charset"):
         raise UserError(f"charset={declared[1]}: convert it with msgconv --to-code=UTF-8")
     try:
         catalogue = pypo.pofile.parsestring(text.encode())
-    except poparser.PoParseError as error:
-        raise UserError(str(error)) from None
+        num_forms = int(catalogue.getheaderplural()[0] or 2)
+    except (ValueError, IndexError, AttributeError) as error:  # as the parser raises
+        raise UserError(f"not a PO file: {error}") from None
+    if num_forms > 99:
+        raise UserError(f"Plural-Forms: {num_forms} forms are too many: correct nplurals")
     units = [x for x in catalogue.units if x.istranslatable() and not (x.target or x.isfuzzy())]
     lines = [[form.split("\n") for form in _forms(unit.source)] for unit in units]
     blocks = [Block([Token("text", x, x)]) for forms in lines for form in forms for x in form]
@@ -63,9 +67,8 @@ def read_po(text: str) -> Document:
         for unit, forms in zip(units, lines, strict=True):
             translated = ["\n".join(next(rest) for _ in form) for form in forms]
             if len(translated) > 1:  # a language may have more or fewer plural forms than English
-                count = int(catalogue.getheaderplural()[0] or 2)
-                extra = max(0, count - len(translated))
-                unit.target = (translated + translated[-1:] * extra)[-count:]
+                extra = max(0, num_forms - len(translated))
+                unit.target = (translated + translated[-1:] * extra)[-num_forms:]
             else:
                 unit.target = translated[0]
         return bytes(catalogue).decode()
@@ -78,31 +81,59 @@ def _forms(source: Any) -> list[str]:
     return list(map(str, getattr(source, "strings", [source])))
 
 
+_TIME = r"[ \t]*\d+(?:[^\w\s]\d+){2,3}[ \t]*"
+_TIMES = re.compile(rf"{_TIME}-[ -][ \t]*>{_TIME}(?!\w)")
+_BROKEN_TIMES = re.compile(r"(?=.*-->).*\d:\d+:\d")
+"""Beginning of a caption: `00:00:01,000 --> 00:00:02,500`, maybe with a position."""
+
+
 def read_srt(text: str) -> Document:
     """Return the captions. A caption keeps its number of lines."""
-    require_extra("srt", "subtitles")
-    import srt
+    parts: Parts = []
+    sizes: list[int] = []  # number of lines of each block
+    caption: list[str] = []
+    before = ["", ""]  # the last two lines
+    has_times = False
 
-    try:
-        captions = list(srt.parse(text))
-    except srt.SRTParseError as error:
-        line = text.count("\n", 0, error.expected_start) + 1
-        raise UserError(f"line {line}: not a caption with number and times") from None
-    lines = []
-    for caption in captions:
-        split = caption.content.split("\n")
-        is_dialogue = any(line.lstrip().startswith("-") for line in split)
-        lines.append(split if is_dialogue else [caption.content])
-    blocks = [Block(_caption_tokens(line)) for parts in lines for line in parts]
+    def end_caption() -> None:
+        is_dialogue = any(line.lstrip().startswith("-") for line in caption)
+        for lines in [[x] for x in caption] if is_dialogue else [caption]:
+            raw = "".join(lines)
+            bare = raw.rstrip("\r\n")
+            block = Block(_caption_tokens(bare))
+            if any(map(str.isalpha, block.text)):
+                sizes.append(len(lines))
+                parts.extend([block, raw[len(bare) :]])
+            else:
+                parts.append(raw)
+        caption.clear()
+
+    for number, line in enumerate(re.findall(r"[^\n]*\n|[^\n]+", text), start=1):
+        bare, has_number = line.strip(), before[1].isdecimal() and not before[0]
+        before = [before[1], bare]
+        if _TIMES.match(line):
+            has_times = True
+            index = caption.pop() if caption and caption[-1].strip().isdecimal() else ""
+            end_caption()
+            parts.append(index + line)
+        elif not bare:
+            end_caption()
+            parts.append(line)
+        elif (has_number and re.search(r"->|\d:\d\d", line)) or _BROKEN_TIMES.match(line):
+            raise UserError(f"line {number}: not the times of a caption: {bare!r}")
+        elif has_times or bare.isdecimal():
+            caption.append(line)
+        else:
+            raise UserError(f"line {number}: not a caption with number and times")
+    end_caption()
+    document = document_of(parts)
+    line_break = "\r\n" if "\r\n" in text else "\n"
 
     def write(translations: list[str]) -> str:
-        rest = iter(translations)
-        for caption, parts in zip(captions, lines, strict=True):
-            wrapped = [_wrapped(next(rest), part.count("\n") + 1) for part in parts]
-            caption.content = "\n".join(wrapped)
-        return srt.compose(captions, reindex=False, eol="\r\n" if "\r\n" in text else "\n")
+        pairs = zip(translations, sizes, strict=True)
+        return document.write([_wrapped(*pair).replace("\n", line_break) for pair in pairs])
 
-    return Document(blocks, write)
+    return document._replace(write=write)
 
 
 def _caption_tokens(text: str) -> list[Token]:
@@ -114,17 +145,21 @@ def _caption_tokens(text: str) -> list[Token]:
         elif re.match(r"[<{].*[>}]$", part):
             tokens.append(Token("other", part))
         else:
-            tokens.append(Token("text", part, part.replace("\n", " ")))
+            tokens.append(Token("text", part, re.sub(r"\r?\n", " ", part)))
     return tokens
 
 
 def _wrapped(text: str, count: int) -> str:
     """Wrap a caption to at most `count` lines of similar length."""
-    text = re.sub(r"<[^>]*>", lambda tag: tag[0].replace(" ", "\0"), text)  # tags stay whole
-    for width in range(len(text) // count, len(text) + 1):
-        lines = textwrap.wrap(text, max(1, width), break_long_words=False, break_on_hyphens=False)
-        if len(lines) <= count:
-            return "\n".join(lines).replace("\0", " ")
+    text = re.sub(r"<[^<>]*>", lambda tag: tag[0].replace(" ", "\0"), text)  # tags stay whole
+
+    def lines(width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+    widths = range(len(text) // count + 1, len(text) + 1)
+    index = bisect_left(widths, -count, key=lambda width: -len(lines(width)))
+    if count > 1 and index < len(widths):
+        text = "\n".join(lines(widths[index]))
     return text.replace("\0", " ")
 
 
@@ -134,9 +169,9 @@ def read_markdown(text: str) -> Document:
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark", {"store_labels": True}).enable(["table", "strikethrough"])
-    front = re.match(r"---\n.*?\n---\n", text, re.DOTALL)
+    front = re.match(r"---\r?\n.*?\n---(?:\r?\n|\Z)", text, re.DOTALL)
     done = front.end() if front else 0
-    starts = [done, *(match.end() + done for match in re.finditer("\n", text[done:]))]
+    starts = [done, *(match.end() + done for match in re.finditer("\r\n?|\n", text[done:]))]
     parts: Parts = [text[:done]]
     for token in parser.parse(text[done:]):
         if token.type != "inline" or not token.map:
@@ -228,6 +263,7 @@ def read_document(text: str, name: str) -> Document:
     if name not in FORMATS:
         known = ", ".join(FORMATS)
         raise UserError(f"unknown format {name!r}{did_you_mean(name, FORMATS)} known are {known}")
+    text = text.encode("utf-8", "replace").decode()  # no half of a surrogate pair
     return FORMATS[name](text)
 
 
@@ -249,12 +285,14 @@ def decode_document(content: bytes, name: str) -> tuple[str, str]:
     if encoding.lower() in ("utf-8", "utf8") and content.startswith(codecs.BOM_UTF8):
         encoding = "utf-8-sig"
     try:
-        return content.decode(encoding), encoding
-    except LookupError:
-        raise UserError(f"unknown encoding {encoding!r}") from None
+        if encoding.encode().decode(encoding) == encoding:  # as the declaration is ASCII
+            return content.decode(encoding), encoding
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise UserError(f"line {line}: not {encoding}: {error.reason}") from None
+    except (LookupError, UnicodeError):
+        pass
+    raise UserError(f"unknown encoding {encoding!r}: convert the document to UTF-8")
 
 
 def encode_document(text: str, encoding: str, name: str) -> bytes:
@@ -262,4 +300,7 @@ def encode_document(text: str, encoding: str, name: str) -> bytes:
 
     XML and HTML can refer to characters that the encoding lacks.
     """
-    return text.encode(encoding, "xmlcharrefreplace" if name in DECLARED else "strict")
+    try:
+        return text.encode(encoding, "xmlcharrefreplace" if name in DECLARED else "strict")
+    except UnicodeError as error:
+        raise UserError(f"cannot be written in {encoding}: {error}") from None
