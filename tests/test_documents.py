@@ -391,6 +391,7 @@ def test_markdown() -> None:
             "---\r\na: b\r\n---\r\n# C\r\n\r\nD *E*\r\n",
         ),
         ("---\na: b\n---", "markdown", "---\na: b\n---"),
+        ("a\nb\0b", "markdown", "a\nb\0b"),  # CommonMark reads another character
         ("a\rb\r\r- c\r", "markdown", "A B\r\r- C\r"),
     ],
 )

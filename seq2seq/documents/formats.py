@@ -83,8 +83,8 @@ def _forms(source: Any) -> list[str]:
 
 _TIME = r"[ \t]*\d+(?:[^\w\s]\d+){2,3}[ \t]*"
 _TIMES = re.compile(rf"{_TIME}-[ -][ \t]*>{_TIME}(?!\w)")
-_BROKEN_TIMES = re.compile(r"(?=.*-->).*\d:\d+:\d")
 """Beginning of a caption: `00:00:01,000 --> 00:00:02,500`, maybe with a position."""
+_BROKEN_TIMES = re.compile(r"(?=.*-->).*\d:\d+:\d")
 
 
 def read_srt(text: str) -> Document:
@@ -182,9 +182,10 @@ def read_markdown(text: str) -> Document:
         start = text.find(lines[0], max(done, starts[token.map[0]]), limit)
         end = start
         for line in lines:
-            end = text.find(line, end, limit) + len(line)
+            found = text.find(line, end, limit)
+            end = (found if found >= 0 else limit + 1) + len(line)
         block = Block(_markdown_tokens(token.children or []), _escape_markdown)
-        if done <= start < end and any(map(str.isalpha, block.text)):
+        if done <= start < end <= limit and any(map(str.isalpha, block.text)):
             parts += [text[done:start], block]
             done = end
     return document_of([*parts, text[done:]])

@@ -83,8 +83,8 @@ def read_xliff(text: str) -> Parts:
         if is_kept or "source" not in names:
             continue
         first = names.index("source")
-        source, names = children[first], names[first:]
-        children = children[first:]
+        names, children = names[first:], children[first:]
+        source = children[0]
         if source < done or _is_kept(tokens[source]):
             continue
         prefix = tokens[source].name[:-6]
@@ -165,7 +165,7 @@ def _escape_html(text: str) -> str:
 _HTML = re.compile(
     r"""
     (?P<text>[^<]+|<(?![a-z/!?]))
-    |(?P<other><!--(?:-?>|.*?(?:--!?>|\Z))|<!\[CDATA\[.*?(?:\]\]>|\Z)|<(?:[!?]|/(?![a-z]))[^>]*>?)
+    |<!--(?:-?>|.*?(?:--!?>|\Z))|<!\[CDATA\[.*?(?:\]\]>|\Z)|<(?:[!?]|/(?![a-z]))[^>]*>?
     |<(?P<close>/?)(?P<name>(?P<raw>(?<!/)(?:script|style|textarea)(?=[\s/>]))|[a-z][^\s/>]*)
     (?:[^=/>]+|/(?!>)|(?P<empty>/)|=\s*(?:"[^"]*"?|'[^']*'?|[^\s>]*))*>?
     (?(raw)(?(empty)|.*?(?:</(?P=raw)(?=[\s/>])[^>]*>?|\Z)))  # the content of a script is no markup
