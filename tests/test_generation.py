@@ -119,7 +119,8 @@ def test_temperature_top_k_and_top_p_against_their_definitions() -> None:
 
     torch.testing.assert_close(probabilities(), logits.softmax(dim=-1))
     torch.testing.assert_close(probabilities(temperature=0.5), (logits * 2).softmax(dim=-1))
-    assert probabilities(temperature=0).tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
+    for temperature in (0, 1e-45, 1e-30):
+        assert probabilities(temperature=temperature).tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
     first, second = [False, True, True, False], [False, False, True, True]
     assert (probabilities(top_k=2) > 0).tolist() == [first, second]
     ties = Sampling(top_k=3).restrict(torch.ones(1, 9, dtype=torch.bfloat16))

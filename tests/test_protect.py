@@ -23,6 +23,7 @@ from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.segmenter import Segmenter
 from seq2seq.decoding.segments import Hypothesis, Options, Request
 from seq2seq.decoding.spans import restore_spans
+from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run
@@ -34,8 +35,15 @@ from seq2seq.preparation.prepare import prepare
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.processes import Processes
 from seq2seq.text.augment import copy
-from seq2seq.text.case import Recase, recase_outside, sentence_case, title_case, unusual_case
-from seq2seq.text.protect import SYMBOLS, compile_patterns, mask, mask_pair
+from seq2seq.text.case import (
+    Recase,
+    names,
+    recase_outside,
+    sentence_case,
+    title_case,
+    unusual_case,
+)
+from seq2seq.text.protect import SYMBOLS, compile_patterns, mask, mask_pair, span_ranges
 
 WITH_SYMBOLS = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=350), list(SYMBOLS))
 LINES = [
@@ -78,6 +86,11 @@ def pattern(*names: str) -> re.Pattern[str]:
             ["&amp;", "&lt;", "&amp;amp;", "&#160;"],
         ),
         ("accelerator", "~File Sa~ve _Edit &Help a_b 1~2", ["~", "~", "_", "&"]),
+        ("path", "In /etc/fstab, /usr/bin/: and/or km/h /x", ["/etc/fstab", "/usr/bin/"]),
+        ("path", "~/.rc ./run.sh $HOME/a. <b/>", ["~/.rc", "./run.sh", "$HOME/a"]),
+        ("path", r"Open C:\Temp\x.odt. (D:\)", [r"C:\Temp\x.odt"]),
+        ("version", "v2.10.3, 1.2.3-rc1, V8, 3.0.0b2.", ["v2.10.3", "1.2.3-rc1", "V8", "3.0.0b2"]),
+        ("version", "1.000.000, 2.10 and v2x", []),
         ("emoji", "so 🎉 good 👍🏽!", ["🎉", "👍🏽"]),
         ("number", "5 km, 3.5 %, 1,234 and 10:30", ["5 km", "3.5 %", "1,234", "10:30"]),
     ],
@@ -202,7 +215,10 @@ def repaired(source: str, target: str, symbols: bool, attention: dict[int, int])
     """Repair a translation. attention: source piece of each target piece (else the first)."""
     vocabulary = WITH_SYMBOLS if symbols else VOCABULARY
     tokenizer = Tokenizer(vocabulary, vocabulary)
-    segment = Segmenter(tokenizer, None, 99, 99, pattern=pattern()).segment(source)
+    segmenter = Segmenter(tokenizer, None, 99, 99, pattern=pattern())
+    [translation] = segmenter.split([Request(source)], Options())
+    segment = translation.whole
+    assert segment
     [pieces] = vocabulary.encode_pieces([target])
     weights = np.zeros((len(pieces), len(segment.source)))
     for row in range(len(pieces)):
@@ -349,7 +365,7 @@ def test_upper_and_title_case_are_translated_in_lower_case(
     found = protecting.translations(texts, alignment=True, nbest=2)
     for a, b in zip(expected, found, strict=True):
         assert [x.text for x in b.nbest] == [
-            recase_outside(x.text, recase, pattern()) for x in a.nbest
+            recase_outside(x.text, recase, span_ranges(x.text, pattern())) for x in a.nbest
         ]
         assert [x.alignment for x in b.nbest] == [x.alignment for x in a.nbest]
     assert "http://A.org/x" in found[0].text and "%s" in found[0].text
@@ -363,3 +379,37 @@ def test_unusual_case() -> None:
     assert unusual_case('How To Install "It" On Windows 10?') == title_case
     assert unusual_case("USE IT") == str.upper
     assert sentence_case("A DOG. (THE END) NO") == "A dog. (The end) no"
+
+
+def test_names_keep_their_capitals() -> None:
+    def in_lower_case(text: str) -> str:
+        case = str.upper if text.isupper() else title_case
+        return sentence_case(text, names(text, case, {"USB", "OK", "ok", "THE"}.__contains__))
+
+    assert in_lower_case("PUT THE USB-STICK. USBX IS OK") == "Put THE USB-stick. Usbx is ok"
+    title = "How To Use LibreOffice With USB And McDonald's"
+    assert in_lower_case(title) == "How to use LibreOffice with USB and McDonald's"
+    assert recase_outside("abcdef", str.upper, [(3, 5), (1, 4)]) == "AbcdeF"
+
+
+def test_given_translations_of_capitals_are_read_in_lower_case(protecting: Translator) -> None:
+    both = [LOWER, UPPER], [[LOWER], [UPPER]]
+    lower, upper = protecting.translations(both[0], references=both[1], search=False)
+    assert upper.references[0].text == UPPER
+    assert upper.references[0].score == pytest.approx(lower.references[0].score, abs=1e-4)
+    [plain] = protecting.translations([UPPER], references=[[UPPER]], search=False, recase=False)
+    assert plain.references[0].pieces != upper.references[0].pieces == lower.references[0].pieces
+    [found] = protecting.translate([UPPER], prefixes=["EIN MANN"])
+    assert found.startswith("EIN MANN")
+
+
+def test_capitals_can_be_read_as_they_are(protecting: Translator) -> None:
+    [found] = protecting.translations([UPPER], recase=False)
+    assert found.whole and not found.whole.recase and "THE DOG" in found.whole.source_text
+
+
+def test_a_term_in_capitals_is_found_in_a_line_in_capitals(protecting: Translator) -> None:
+    glossary = Glossary([Term("die NASA", "NASA"), Term("Mann", "man")])
+    [found] = protecting.translations(["THE NASA AND THE MAN"], glossary=glossary, beam=2)
+    assert found.whole and "The NASA and the man" in found.whole.source_text
+    assert (found.terms, found.terms_kept) == (2, 2) and "DIE NASA" in found.text

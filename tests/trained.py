@@ -120,7 +120,7 @@ def require_same_search(
     Hypotheses whose scores are within rounding of each other may change places.
     """
     differing = [i for i, pieces in enumerate(found) if pieces != expected[i]]
-    sources = own.tokenizer.source.encode_pieces([lines[i] for i in differing])
+    sources = own.tokenizer.translation_vocabularies[0].encode_pieces([lines[i] for i in differing])
     scores = []
     for side in (found, expected):
         segments = [

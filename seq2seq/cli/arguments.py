@@ -24,6 +24,7 @@ SEARCH_HELP = {
     "max_factor": "maximum length: X times the source length, plus --max-extra",
     "max_extra": "maximum length: N tokens plus --max-factor times the source length",
     "no_repeat_ngram": "ban repeated n-grams of this length; 0 allows them",
+    "recase": "translate lines in UPPER and Title Case in lower case",
     "sample": "sample instead of beam search",
     "temperature": "sampling temperature; 0 is greedy",
     "top_k": "sample from the N most probable tokens (no limit)",

@@ -184,6 +184,9 @@ class DecodingConfig:
     """Number of tokens added to the maximum length (see max_factor)."""
     no_repeat_ngram: CountOrZero = 0
     """Size of token n-grams that may not occur twice in a translation. 0 allows repetition."""
+    recase: bool = True
+    """Translate texts in UPPER and Title Case in lower case, and put the translations in their
+    case."""
     sample: bool = False
     """Sample translations at random instead of using beam search."""
     temperature: NonNegative = 1.0

@@ -12,6 +12,9 @@ from torch import Tensor
 from seq2seq.config import DecodingConfig, from_tree
 from seq2seq.decoding.search import BeamState
 
+MIN_TEMPERATURE = 1e-6
+"""Lower temperatures select the most probable token: divided by them, logits would overflow."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -30,7 +33,7 @@ class Sampling:
 
     def restrict(self, logits: Tensor) -> Tensor:
         """Return logits, (R, V), divided by the temperature, with excluded tokens at -inf."""
-        if self.temperature == 0:
+        if self.temperature < MIN_TEMPERATURE:
             best = logits.argmax(dim=-1, keepdim=True)
             return torch.full_like(logits, -torch.inf).scatter_(-1, best, 0.0)
         logits = logits / self.temperature

@@ -10,14 +10,16 @@ from itertools import compress
 
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.segments import Hypothesis, Options, Request, Segment, Translation
-from seq2seq.decoding.terms import Term
+from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.errors import UserError
-from seq2seq.text.case import sentence_case, unusual_case
-from seq2seq.text.protect import Masked, mask
+from seq2seq.text.case import Recase, names, recase_outside, sentence_case, unusual_case
+from seq2seq.text.protect import Masked, mask, span_ranges
 from seq2seq.text.sentences import sentences
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
 _SPACE = re.compile(r"\s+")
+SPACE = "\u2581"
+"""SentencePiece's space, at the start of a word."""
 _OTHER_SPACES = "\t\u00a0\u2002\u2003\u2009\u202f\u3000"
 
 logger = logging.getLogger(__name__)
@@ -49,18 +51,15 @@ class Segmenter:
         """Translation table of spaces that the model can only read as bytes."""
         self.max_len, self.max_target_len = max_len, max_target_len
 
-    def segment(self, text: str) -> Segment:
-        """Return a text as one segment."""
-        [segment] = self._whole([text])
-        return segment
-
-    def _whole(self, texts: Sequence[str]) -> list[Segment]:
+    def _whole(
+        self, texts: Sequence[str], glossary: Glossary | None, *, recase: bool
+    ) -> list[Segment]:
         """Return each text as one segment."""
         masked = [mask(x, self.pattern) if self.pattern else Masked(x) for x in texts]
-        recases = [unusual_case(x.text) for x in masked]
+        recases = [unusual_case(x.text) if recase else None for x in masked]
         masked = [
-            replace(x, text=sentence_case(x.text)) if recase else x
-            for x, recase in zip(masked, recases, strict=True)
+            replace(x, text=self._in_lower_case(x.text, case, glossary)) if case else x
+            for x, case in zip(masked, recases, strict=True)
         ]
         read = [self._read(x) for x in masked]
         # A call for each text would be a hundred times as slow.
@@ -70,6 +69,14 @@ class Segmenter:
             for row, x, text, recase in zip(rows, masked, read, recases, strict=True)
         ]
 
+    def _in_lower_case(self, text: str, case: Recase, glossary: Glossary | None = None) -> str:
+        """Return a text in lower case, except for spans, names and case-sensitive terms."""
+        keep = names(text, case, lambda word: self.source.knows(f"{SPACE}{word}"))
+        keep += span_ranges(text, self.pattern)
+        for term, ranges in glossary.terms(text).items() if glossary else ():
+            keep += ranges if term.source != term.source.lower() else []
+        return sentence_case(text, keep)
+
     def _read(self, masked: Masked) -> str:
         """Return what the model reads: the tag, if any, and the text."""
         text = masked.text.translate(self._spaces)
@@ -77,10 +84,16 @@ class Segmenter:
             text = masked.restore(text)
         return f"{self.tag} {text}" if self.tag else text
 
-    def split(self, requests: Sequence[Request], options: Options) -> list[Translation]:
-        """Return a translation for each request, with segments to search, or an error."""
+    def split(
+        self, requests: Sequence[Request], options: Options, *, recase: bool = True
+    ) -> list[Translation]:
+        """Return a translation for each request, with segments to search, or an error.
+
+        recase: read texts in UPPER and Title Case in lower case.
+        """
         translations = []
-        whole = self._whole([request.text for request in requests])
+        texts = [request.text for request in requests]
+        whole = self._whole(texts, options.glossary, recase=recase)
         for request, segment in zip(requests, whole, strict=True):
             try:
                 segments = self._segments(request, segment, options)
@@ -91,7 +104,7 @@ class Segmenter:
                         request,
                         references=references,
                         spans=spans,
-                        recase=segment.recase,
+                        whole=segment,
                         segments=segments,
                     )
                 )
@@ -104,7 +117,7 @@ class Segmenter:
             return []
         prefix: list[str] = []
         if request.prefix:
-            [prefix] = self.target.encode_pieces([self._mask_target(request.prefix, whole)])
+            [prefix] = self.target.encode_pieces([self._as_written(request.prefix, whole)])
         segments = [whole]
         if options.paragraphs or len(whole.source) > self.max_len:
             segments = self._split(whole, by_sentence=options.paragraphs)
@@ -151,15 +164,18 @@ class Segmenter:
             segment.source = row
         return segments
 
-    def _mask_target(self, text: str, segment: Segment) -> str:
+    def _as_written(self, text: str, segment: Segment) -> str:
         """Return a given translation as the model writes it."""
+        spans = span_ranges(text, self.pattern)
+        if segment.recase and recase_outside(text, segment.recase, spans) == text:
+            text = self._in_lower_case(text, segment.recase)
         if self.pattern and self.has_symbols:
             return segment.masked.mask(text, self.pattern)
         return text
 
     def _references(self, texts: Sequence[str], segment: Segment) -> list[Hypothesis]:
         """Return references to score."""
-        masked = [self._mask_target(text, segment) for text in texts]
+        masked = [self._as_written(text, segment) for text in texts]
         rows = self.target.encode_pieces(masked) if texts else []
         self._require_short("a reference", *rows)
         return [Hypothesis(pieces, text=text) for pieces, text in zip(rows, texts, strict=True)]

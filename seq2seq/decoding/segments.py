@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from seq2seq.decoding.alignment import WORDS, repeats_itself
@@ -158,10 +160,10 @@ class Translation:
     """Number of terms that the best translation contains."""
     spans: int = 0
     """Number of protected spans in the text."""
-    recase: Recase | None = None
-    """Puts the translation in the text's case, if it is UPPER or Title Case."""
     error: str | None = None
     """Reason why the text was not translated, or None."""
+    whole: Segment | None = None
+    """The text as one segment; None after an error."""
     segments: Sequence[Segment] = ()
     """Segments of the text during the search; empty for a blank text."""
 
@@ -192,14 +194,17 @@ class Translation:
         """
         if self.error:
             return
-        ranks = zip(*(segment.hypotheses for segment in self.segments), strict=False)
-        joined = [_join(self.segments, hypotheses, words) for hypotheses in ranks]
+        ranks = list(zip(*(segment.hypotheses for segment in self.segments), strict=False))
         # Samples are in the order in which they were drawn.
-        self.nbest = sorted(joined, key=lambda x: -x.score)
+        ranks.sort(key=lambda parts: -sum(part.score for part in parts))
+        self.nbest = [_join(self.segments, parts, words) for parts in ranks]
         if not self.nbest:  # blank, or nothing but protected spans
             self.nbest = [Hypothesis([], 0.0, 0.0, text=self.request.text if self.spans else "")]
-        source = [piece for segment in self.segments for piece in segment.source]
-        self.repeats = repeats_itself(source, self.nbest[0].pieces)
+        best = ranks[0] if ranks else ()
+        self.repeats = any(
+            repeats_itself(segment.source, part.pieces)
+            for segment, part in zip(self.segments, best, strict=True)
+        )
         terms = {term for segment in self.segments for term in segment.terms}
         self.terms = len(terms)
         self.terms_kept = sum(term.kept(self.text) for term in terms)
@@ -212,17 +217,13 @@ def _join(
     """Join the translations of all segments of a text, one hypothesis per segment."""
     if len(segments) == 1 and not segments[0].separator:
         return hypotheses[0]
-    source = text = ""
+    separators = [segment.separator for segment in segments]
+    text, first_targets = _join_texts(separators, [part.text for part in hypotheses], words)
     links: list[tuple[int, int]] = []
-    for segment, part in zip(segments, hypotheses, strict=True):
-        source += segment.separator + segment.text
-        text += segment.separator + part.text
-        # Number of words before this segment. Its first word may continue a word.
-        i0, j0 = (
-            len(words.findall(whole)) - len(words.findall(own))
-            for whole, own in ((source, segment.text), (text, part.text))
-        )
-        links += [(i + i0, j + j0) for i, j in part.alignment]
+    if any(part.alignment for part in hypotheses):
+        _, first_sources = _join_texts(separators, [segment.text for segment in segments], words)
+        for part, i0, j0 in zip(hypotheses, first_sources, first_targets, strict=True):
+            links += [(i + i0, j + j0) for i, j in part.alignment]
     return Hypothesis(
         [piece for part in hypotheses for piece in part.pieces],
         sum(part.log_prob for part in hypotheses),
@@ -232,3 +233,16 @@ def _join(
         alignment=list(dict.fromkeys(links)),
         num_repaired=sum(part.num_repaired for part in hypotheses),
     )
+
+
+def _join_texts(
+    separators: Sequence[str], texts: Sequence[str], words: re.Pattern[str]
+) -> tuple[str, list[int]]:
+    """Return the joined texts, and the index of the first word of each.
+
+    The first word of a text may continue the last word of the text before it.
+    """
+    parts = [part for pair in zip(separators, texts, strict=True) for part in pair]
+    joined, starts = "".join(parts), list(accumulate(map(len, parts)))[::2]
+    ends = [word.end() for word in words.finditer(joined)]
+    return joined, [bisect_right(ends, start) for start in starts]

@@ -79,15 +79,15 @@ class Glossary:
                 raise UserError(f"{path}, line {number}: {source!r} has two translations")
         return cls(terms.values())
 
-    def terms(self, text: str) -> list[Term]:
-        """Return the terms for a source text."""
-        terms = []
+    def terms(self, text: str) -> dict[Term, list[tuple[int, int]]]:
+        """Return the terms for a source text, and the ranges of their source sides."""
+        found = {}
         for term, pattern in self._terms:
-            if places := list(find_words(pattern, text)):
-                terms.append(term)
-            for start, end in places:  # what one term matches is not for others
+            if ranges := list(find_words(pattern, text)):
+                found[term] = ranges
+            for start, end in ranges:  # what one term matches is not for others
                 text = text[:start] + "\0" * (end - start) + text[end:]
-        return terms
+        return found
 
 
 def _source_pattern(source: str) -> re.Pattern[str]:

@@ -32,7 +32,7 @@ from seq2seq.model.saved import (
     require_undamaged,
 )
 from seq2seq.text.case import recase_outside
-from seq2seq.text.protect import compile_patterns
+from seq2seq.text.protect import compile_patterns, span_ranges
 
 if TYPE_CHECKING:
     from seq2seq.model.transformer import Transformer
@@ -202,7 +202,7 @@ class Translator:
             )
         terms = bool(options.glossary) or any(request.constraints for request in requests)
         engine = self.engines.choose(decoding, terms=terms)
-        translations = self._segmenter.split(requests, options)
+        translations = self._segmenter.split(requests, options, recase=decoding.recase)
         if options.search:
             engine.search(
                 [segment for translation in translations for segment in translation.segments],
@@ -230,12 +230,11 @@ class Translator:
         if self.spans:
             restore_spans(engine, segments, decoding, self.spans, self.tokenizer)
         unscored = [s for s in segments if not all(x.log_probs for x in s.hypotheses)]
-        references = []
-        for translation in translations:
-            if translation.references:
-                segment = self._segmenter.segment(translation.request.text)
-                segment.hypotheses = list(translation.references)
-                references.append(segment)
+        references = [
+            replace(translation.whole, hypotheses=list(translation.references))
+            for translation in translations
+            if translation.whole and translation.references
+        ]
         engine.score(references + unscored if options.tokens else references, decoding)
         segments += references
         if not options.tokens:
@@ -247,9 +246,10 @@ class Translator:
         if options.search:
             for translation in translations:
                 translation.join(options.words)
-                if recase := translation.recase:
+                if translation.whole and (recase := translation.whole.recase):
                     for hypothesis in translation.nbest:
-                        hypothesis.text = recase_outside(hypothesis.text, recase, self.spans)
+                        spans = span_ranges(hypothesis.text, self.spans)
+                        hypothesis.text = recase_outside(hypothesis.text, recase, spans)
 
     def _align(
         self,

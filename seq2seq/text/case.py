@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 Recase = Callable[[str], str]
 """Returns a text in another case."""
+Ranges = Iterable[tuple[int, int]]
+"""Start and end of parts of a text."""
 
 _WORDS = re.compile(r"[^\W\d_]{2,}")
 _WORD_START = re.compile(r"(?<![\w'’])\w")
@@ -22,9 +24,13 @@ def title_case(text: str) -> str:
     return _WORD_START.sub(lambda match: match.group().upper(), text)
 
 
-def sentence_case(text: str) -> str:
-    """Return a text in lower case, with a capital at the start of each sentence."""
-    return _START.sub(lambda match: match.group().upper(), text.lower())
+def sentence_case(text: str, keep: Ranges = ()) -> str:
+    """Return a text in lower case, with a capital at the start of each sentence.
+
+    keep: parts that stay as they are.
+    """
+    lower = recase_outside(text, str.lower, keep)
+    return _START.sub(lambda match: match.group().upper(), lower)
 
 
 def unusual_case(text: str) -> Recase | None:
@@ -42,12 +48,25 @@ def _is_title(text: str) -> bool:
     )
 
 
-def recase_outside(text: str, recase: Recase, spans: re.Pattern[str] | None) -> str:
-    """Return a text in another case, except the spans of a pattern."""
-    if not spans:
-        return recase(text)
+def names(text: str, case: Recase, knows: Callable[[str], bool]) -> list[tuple[int, int]]:
+    """Return the ranges of words in a text that have no lower case, such as USB.
+
+    In UPPER CASE, these are words that a vocabulary knows in capitals only; in Title Case, words
+    with a capital inside. case: case of the text. knows: whether the vocabulary has a word.
+    """
+
+    def is_name(word: str) -> bool:
+        if case is str.upper:
+            return knows(word) and not knows(word.lower())
+        return not word[1:].islower()
+
+    return [match.span() for match in _WORDS.finditer(text) if is_name(match[0])]
+
+
+def recase_outside(text: str, recase: Recase, keep: Ranges) -> str:
+    """Return a text in another case, except for some parts of it."""
     parts, done = [], 0
-    for match in spans.finditer(text):
-        parts += [recase(text[done : match.start()]), match.group()]
-        done = match.end()
+    for start, end in sorted(keep):
+        parts += [recase(text[done:start]), text[max(start, done) : end]]
+        done = max(done, end)
     return "".join([*parts, recase(text[done:])])

@@ -17,11 +17,19 @@ from seq2seq.errors import UserError, did_you_mean
 SYMBOLS = "".join(map(chr, range(0xE000, 0xE010)))
 """Reserved symbols, from Unicode's private use area."""
 _URL = r"[^\s<>\"'“”„»«]*[^\s<>\"'“”„»«.,;:!?)\]}]"
+_FOLDER = r"[\w.@%+~-]+/"
+_PATH = rf"(?<![\w/.~<$])(?:(?:\$\w+|~|\.\.?)/|/{_FOLDER})(?:{_FOLDER})*(?:[\w.@%+~-]*\w)?"
+_WINDOWS_PATH = r"(?<!\w)[A-Za-z]:\\[^\s<>:\"|?*,;]*[^\s<>:\"|?*,;.!)\]]"
+_THOUSANDS = r"\d{1,3}(?:\.\d{3})+(?![\w.])"
+_VERSION = rf"(?<![\w.])(?:[vV]\d+(?:\.\d+)*|(?!{_THOUSANDS})\d+(?:\.\d+){{2,}})"
+_VERSION += r"(?:[-+~][\w.+~-]*\w|(?:a|b|rc)\d+)?(?!\w)"
 _UNITS = "%|°[CF]|[kMGT]?i?B|[kMG]?Hz|[kcm]?m|[km]?g|ml|l|px|pt|s|ms|min|h"
 PATTERNS = {
     "tag": r"</?[A-Za-z][^<>]*>",
     "url": rf"(?i:https?|ftp|file)://{_URL}|(?i:www)\.{_URL}",
     "email": r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
+    "path": f"{_WINDOWS_PATH}|{_PATH}",
+    "version": _VERSION,
     "entity": r"&(?:amp;)*(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z]\w*);",
     "variable": r"\$\([\w.-]+\)|\$\{[\w.-]+\}|\$\[\w+\]|\$[A-Za-z_]\w*|%[A-Z_]{3,}%?|@[A-Z_]+@",
     "printf": r"%(?:\d+\$)?[-+0#]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|ll|[hljztLq])?[diouxXeEfFgGcs]"
@@ -71,6 +79,11 @@ def _own_pattern(pattern: str, where: str) -> str:
     if compiled.match(""):
         raise UserError(f"{where} matches the empty text")
     return pattern
+
+
+def span_ranges(text: str, pattern: re.Pattern[str] | None) -> list[tuple[int, int]]:
+    """Return start and end of each protected span of a text."""
+    return [match.span() for match in pattern.finditer(text)] if pattern else []
 
 
 @dataclass(frozen=True)
