@@ -24,6 +24,7 @@ from seq2seq.data.packing import pack as pack_rows
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.engines import Engines
+from seq2seq.decoding.segments import Options, Request, Segment
 from seq2seq.decoding.torch_engine import TorchEngine
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.recipe import load_config
@@ -236,6 +237,12 @@ def torch_engine(translator: Translator) -> TorchEngine:
     engine = translator.engines.torch
     translator.engines.__dict__["ctranslate2"] = engine  # value of the cached property
     return engine
+
+
+def segments_of(translator: Translator, text: str) -> list[Segment]:
+    """Return the segments of a text that is too long."""
+    [translation] = translator._segmenter.split([Request(text)], Options())
+    return list(translation.segments)
 
 
 ENGLISH = "a the man dog house tree red big small sees has likes old new green runs"

@@ -399,7 +399,7 @@ def test_given_translations_of_capitals_are_read_in_lower_case(protecting: Trans
     assert upper.references[0].score == pytest.approx(lower.references[0].score, abs=1e-4)
     [plain] = protecting.translations([UPPER], references=[[UPPER]], search=False, recase=False)
     assert plain.references[0].pieces != upper.references[0].pieces == lower.references[0].pieces
-    [found] = protecting.translate([UPPER], prefixes=["EIN MANN"])
+    [found] = protecting.translate(["THE DOG"], prefixes=["EIN MANN"])
     assert found.startswith("EIN MANN")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import trained
-from conftest import VOCABULARY
+from conftest import VOCABULARY, segments_of
 from test_translator import SOURCES as TEXTS
 from test_translator import (  # noqa: F401
     engine,
@@ -22,7 +22,6 @@ from trained import own_translator, trained_model
 
 from seq2seq import Translator
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.segmenter import split_text
 from seq2seq.decoding.segments import Hypothesis, Options, Request, Segment
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translator import Translation, changed_decoding
@@ -270,7 +269,7 @@ def test_long_lines_with_terms_prefixes_or_without_splitting(
     assert with_glossary.terms == with_glossary.terms_kept == 2
     [joined] = translator.translations([long], tokens=True, alignment=True, nbest=2)
     assert joined.text and joined.error is None
-    parts = split_text(long, lambda text: VOCABULARY.encode_pieces([text])[0], 10)
+    parts = segments_of(translator, long)
     assert len(parts) > 1
     expected: list[tuple[int, int]] = []
     words = 0, 0
@@ -353,7 +352,7 @@ def test_a_sample_of_a_line_in_parts_joins_one_sample_of_each_part(
     translator = make_translator(limit=12, max_extra=4)
     text = "the dog. " * 6 + "a man sees"
     decoding = changed_decoding(translator.decoding, {"sample": True, "seed": 3})
-    segments = split_text(text, lambda part: VOCABULARY.encode_pieces([part])[0], 12)
+    segments = segments_of(translator, text)
     assert len(segments) > 1
     for i, segment in enumerate(segments):
         segment.seed = 7, i

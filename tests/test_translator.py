@@ -12,7 +12,7 @@ from typing import Any
 import ctranslate2
 import pytest
 import torch
-from conftest import TEXTS, VOCABULARY, pack, torch_engine
+from conftest import TEXTS, VOCABULARY, pack, segments_of, torch_engine
 from torch import Tensor
 
 import seq2seq
@@ -21,7 +21,6 @@ from seq2seq.config import CleaningConfig, Config, DecodingConfig, PairsConfig, 
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engine import length_penalty
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.segmenter import split_text
 from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.decoding.torch_engine import EnsembleDecoder
 from seq2seq.decoding.translator import changed_decoding
@@ -153,8 +152,10 @@ def test_long_lines_are_split_at_sentence_ends_and_joined(
     "text",
     ["the dog " * 60, "x" * 500, "狗喜欢小树。" * 50, "a, b; c. " * 70, "word " * 3 + "y" * 300],
 )
-def test_splitting_a_long_line_keeps_all_words(text: str) -> None:
-    parts = split_text(text, lambda part: VOCABULARY.encode_pieces([part])[0], 15)
+def test_splitting_a_long_line_keeps_all_words(
+    text: str, make_translator: Callable[..., Translator]
+) -> None:
+    parts = segments_of(make_translator(limit=15), text)
     assert all(len(part.source) <= 15 for part in parts)
     texts = [part.separator + VOCABULARY.decode_pieces([part.source])[0] for part in parts]
     assert "".join(texts).split() == text.split()

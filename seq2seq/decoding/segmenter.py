@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import compress
 
@@ -120,7 +120,7 @@ class Segmenter:
             [prefix] = self.target.encode_pieces([self._as_written(request.prefix, whole)])
         segments = [whole]
         if options.paragraphs or len(whole.source) > self.max_len:
-            segments = self._split(whole, by_sentence=options.paragraphs)
+            segments = self._split(whole.masked)
         if len(segments) > 1:
             problem = (
                 f"a line of {len(request.text)} characters exceeds the maximum source length of "
@@ -140,28 +140,33 @@ class Segmenter:
             self._require_short("the prefix, with terms,", required)
         return segments
 
-    def _split(self, whole: Segment, *, by_sentence: bool) -> list[Segment]:
-        """Split a segment that is too long, or has several sentences."""
-        masked = whole.masked
-
-        def encode(text: str) -> list[str]:
-            [pieces] = self.source.encode_pieces([self._read(replace(masked, text=text))])
-            return pieces
-
-        parts = [("", masked.text)]
-        if by_sentence:
-            parts = sentences(masked.text, self.language)
-        segments, start = [], 0
-        for separator, part in parts:
-            for segment in split_text(part, encode, self.max_len, separator):
-                segment.masked = masked.part(segment.masked.text, start)
-                segment.source_text = self._read(segment.masked)
-                segment.has_symbols = self.has_symbols
-                start += len(segment.masked.spans)
-                segments.append(segment)
-        rows = self.source.encode_pieces([segment.source_text for segment in segments])
-        for segment, row in zip(segments, rows, strict=True):
-            segment.source = row
+    def _split(self, masked: Masked, separator: str = "") -> list[Segment]:
+        """Return the sentences of a text. A sentence that is too long is split near its middle."""
+        parts, num_spans = [], 0
+        for space, text in sentences(masked.text, self.language):
+            parts.append((separator + space, masked.part(text, num_spans)))
+            num_spans += len(parts[-1][1].spans)
+            separator = ""
+        read = [self._read(part) for _, part in parts]
+        rows = self.source.encode_pieces(read)
+        segments = []
+        for (space, part), text, row in zip(parts, read, rows, strict=True):
+            if len(row) <= self.max_len or len(part.text) == 1:
+                segments.append(
+                    Segment(
+                        row,
+                        masked=part,
+                        source_text=text,
+                        has_symbols=self.has_symbols,
+                        separator=space,
+                    )
+                )
+                continue
+            start, end = middle(part.text)
+            first = part.part(part.text[:start], 0)
+            second = part.part(part.text[end:], len(first.spans))
+            segments += self._split(first, space)
+            segments += self._split(second, part.text[start:end])
         return segments
 
     def _as_written(self, text: str, segment: Segment) -> str:
@@ -195,27 +200,15 @@ class Segmenter:
             )
 
 
-def split_text(
-    text: str, encode: Callable[[str], list[str]], max_len: int, separator: str = ""
-) -> list[Segment]:
-    """Split a text recursively, near its middle, into segments of at most `max_len` tokens.
+def middle(text: str) -> tuple[int, int]:
+    """Return start and end of the space near the middle of a text where it can be split.
 
-    Splits after a punctuation mark in the middle half, else at a space, else within a word. A blank
-    text has no segments.
+    It follows a punctuation mark in the middle half, else is any space, else empty.
     """
-    pieces = encode(text) if text.strip() else []
-    if not pieces:
-        return []
-    if len(pieces) <= max_len or len(text) == 1:
-        return [Segment(pieces, masked=Masked(text), separator=separator)]
     middle = len(text) / 2
     for pattern, max_distance in ((_SENTENCE_END, len(text) / 4), (_SPACE, middle)):
         spans = [match.span() for match in pattern.finditer(text, 1, len(text) - 1)]
         start, end = min(spans, key=lambda span: abs(span[0] - middle), default=(0, 0))
         if start and abs(start - middle) <= max_distance:
-            break
-    else:
-        start = end = int(middle)
-    gap = " " if end > start else ""
-    first = split_text(text[:start], encode, max_len, separator)
-    return first + split_text(text[end:], encode, max_len, gap)
+            return start, end
+    return int(middle), int(middle)
