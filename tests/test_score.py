@@ -14,12 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import ENVIRONMENT, error, seq2seq
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
+from seq2seq.config import PairsConfig
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.breakdown import by_length, mark_differences, most_different
 from seq2seq.evaluation.comparison import MAX_TESTED_LINES, Comparison, compare, read_line_scores
+from seq2seq.evaluation.metrics import bleu_tokenizer, tokenizer_of
 from seq2seq.evaluation.systems import System, TestSet, load_systems
 from seq2seq.files import write_sums
 from seq2seq.processes import Processes
@@ -243,6 +247,38 @@ def test_runs_with_other_tags_and_tokenizers(run: Path, tmp_path: Path) -> None:
     assert held_out.sources[0] == "the dog number 0 test"  # its tag is not text
     both, _ = load_systems([run, other], [], Processes(), data=given, tokenize="intl")
     assert both.tokenize == "intl"
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenizer"),
+    [("ja", "ja-mecab"), ("zh-TW", "zh"), ("kor_Hang", "ko-mecab"), ("TH", "char"), ("de", "13a")],
+)
+def test_the_language_chooses_the_tokenizer(language: str, tokenizer: str) -> None:
+    assert bleu_tokenizer(PairsConfig(target=language)) == tokenizer
+    assert bleu_tokenizer(PairsConfig(target=language, tokenized=True)) == "none"
+
+
+def test_without_its_packages_a_tokenizer_counts_characters(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("seq2seq.evaluation.metrics.find_spec", lambda _: None)
+    tokenizer_of.cache_clear()
+    found = [tokenizer_of(language) for language in ("ja", "ja", "zh", "fr")]
+    tokenizer_of.cache_clear()
+    assert found == ["char", "char", "zh", "13a"]
+    [message] = caplog.messages
+    assert "ja-mecab needs pip install" in message
+
+
+def test_files_are_scored_by_the_words_of_their_language(tmp_path: Path) -> None:
+    lines = ["これは本です。今日は雨です。"] * 2, ["これは本です。明日は雨です。"] * 2
+    paths = [write(tmp_path / name, x) for name, x in zip(("hyp", "ref.ja"), lines, strict=True)]
+    found = json.loads(seq2seq("score", *paths, "--json").stdout)
+    expected = BLEU(tokenize="ja-mecab").corpus_score(lines[0], [lines[1]])
+    assert found["bleu"] == pytest.approx(expected.score) and expected.score > 40
+    assert "tok:ja-mecab" in found["signature"] and "asian:yes" in found["ter_signature"]
+    ter = TER(normalized=True, asian_support=True).corpus_score(lines[0], [lines[1]])
+    assert found["ter"] == pytest.approx(ter.score) and ter.score < 20
 
 
 def test_options_may_stand_between_hypothesis_and_reference(files: list[Path]) -> None:

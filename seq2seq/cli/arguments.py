@@ -150,7 +150,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_scores = partial(add, "--line-scores", nargs="+", action="append", default=[])
     numbers = "scores of another metric (COMET, MetricX): a file per system, a number per line"
     add_scores(metavar=("NAME", "FILE"), help=numbers)
-    add("--tokenize", choices=TOKENIZERS, help="sacreBLEU's tokenizer (the recipe's, or 13a)")
+    add("--tokenize", choices=TOKENIZERS, help="sacreBLEU's tokenizer (the language's)")
     names = f"metrics: {', '.join(METRICS)} (the first four)"
     add("--metrics", nargs="+", choices=METRICS, metavar="METRIC", help=names)
     add("--lowercase", action="store_true", help="ignore case")

@@ -126,11 +126,6 @@ class PairsConfig(DataConfig):
         """All corpora, training corpora first."""
         return (*self.train, *(corpus for corpus in (self.dev, self.test) if corpus), *self.exclude)
 
-    @property
-    def bleu_tokenizer(self) -> str:
-        """The sacreBLEU tokenizer for these texts."""
-        return "none" if self.tokenized else "13a"
-
 
 @dataclass(frozen=True)
 class LabelledConfig(PairsConfig):

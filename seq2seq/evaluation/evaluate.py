@@ -12,6 +12,7 @@ from seq2seq.config import with_batch_tokens
 from seq2seq.data.streams import map_sharded
 from seq2seq.errors import UserError, named_output, not_a_number
 from seq2seq.evaluation.evaluators import TranslationEvaluator
+from seq2seq.evaluation.metrics import bleu_tokenizer
 from seq2seq.evaluation.robustness import robustness, robustness_rows
 from seq2seq.evaluation.test_sets import encode_files, split_of_run
 from seq2seq.files import write_text
@@ -78,7 +79,7 @@ def evaluate_run(
         metrics["robustness"] = robustness(
             partial(map_sharded, translator.translate, processes=processes),
             list(zip(evaluator.sources, evaluator.references, strict=True)),
-            tokenize=config.pairs.bleu_tokenizer,
+            tokenize=bleu_tokenizer(config.pairs),
         )
     return metrics
 

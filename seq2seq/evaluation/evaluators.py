@@ -21,7 +21,13 @@ from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.evaluation.metrics import EVALUATION_METRICS, VALIDATION_METRICS, Score, score
+from seq2seq.evaluation.metrics import (
+    EVALUATION_METRICS,
+    VALIDATION_METRICS,
+    Score,
+    bleu_tokenizer,
+    score,
+)
 from seq2seq.evaluation.systems import describe_search
 from seq2seq.evaluation.test_sets import tag_of
 from seq2seq.machine.threads import adapt_threads
@@ -92,7 +98,7 @@ class TranslationEvaluator(SplitEvaluator):
         self.translations = map_sharded(translator.translate, self.sources, self.processes)
         scores: Sequence[Score] = ()
         if self.processes.is_main:
-            tokenize = self.config.pairs.bleu_tokenizer
+            tokenize = bleu_tokenizer(self.config.pairs)
             scores = score(self.translations, [self.references], tokenize=tokenize, keys=keys)
         scores = self.processes.broadcast(scores)
         self.details |= {metric.signature_key: metric.signature for metric in scores}

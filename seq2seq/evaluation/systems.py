@@ -13,7 +13,12 @@ from seq2seq.data.streams import map_sharded
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.evaluation.metrics import DEFAULT_TOKENIZER, require_aligned
+from seq2seq.evaluation.metrics import (
+    DEFAULT_TOKENIZER,
+    bleu_tokenizer,
+    require_aligned,
+    tokenizer_of,
+)
 from seq2seq.evaluation.test_sets import read_pairs, split_of_run, tag_of
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.processes import Processes
@@ -72,7 +77,8 @@ def load_systems(
 
     hypotheses: files or runs. The references come from `references`, from `data`
     (`test_sets.encode_files`) or from a split of the first run. processes: they share the
-    translation. tokenize: by default the tokenizer in the first run's recipe.
+    translation. tokenize: by default the tokenizer of the first run's recipe, or of the language
+    that is the suffix of the references.
     """
     runs = {path: _config_of(path) for path in hypotheses if path.is_dir()}
     if references and (runs or data is not None):
@@ -95,7 +101,8 @@ def load_systems(
         require_aligned(f"lines in {path}", lines, lists)
     if tokenize is None:
         configs = list(runs.values())
-        tokenize = configs[0].pairs.bleu_tokenizer if configs else DEFAULT_TOKENIZER
+        suffix = references[0].suffix[1:] if references else ""
+        tokenize = bleu_tokenizer(configs[0].pairs) if configs else tokenizer_of(suffix)
     test_set = TestSet(lists, sources, tokenize, lowercase)
     is_short = len({path.name for path in hypotheses}) == len(hypotheses)
     systems = []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.config import Config, to_yaml
+from seq2seq.evaluation.metrics import bleu_tokenizer
 from seq2seq.training.records import last_start, metric_name, read_metrics
 
 UNKNOWN = "Not recorded: this model was exported without its run."
@@ -76,7 +77,7 @@ def _scores(run: Path, name: str, config: Config) -> str:
     part = f", first {sentences:,} sentences" if sentences else ""
     return (
         f"After update {number} (beam {config.decoding.validation_beam}{part}): {values} "
-        f"(sacreBLEU, tokenizer {config.pairs.bleu_tokenizer})."
+        f"(sacreBLEU, tokenizer {bleu_tokenizer(config.pairs)})."
     )
 
 

@@ -20,6 +20,7 @@ from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.segments import END, Hypothesis
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
+from seq2seq.evaluation.metrics import bleu_tokenizer
 from seq2seq.evaluation.robustness import robustness, robustness_rows
 from seq2seq.evaluation.test_sets import split_of_run, tag_of
 from seq2seq.preparation.shards import tagged
@@ -61,7 +62,7 @@ def _translation(config: Config, run: Path, device: str) -> list[str]:
     width = min(5, translator.decoding.beam)
     results = translator.translations(texts, tokens=True, nbest=width)
     pairs = list(zip(sources, references, strict=True))[:MAX_ROBUSTNESS]
-    scores = robustness(translator.translate, pairs, tokenize=config.pairs.bleu_tokenizer)
+    scores = robustness(translator.translate, pairs, tokenize=bleu_tokenizer(config.pairs))
     return [
         "<h3>Samples</h3>",
         paragraph("Dark tokens have a low probability. Point at a token for its probability."),
