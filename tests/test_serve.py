@@ -16,11 +16,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.request import Request as HTTPRequest
 from urllib.request import urlopen
 
 import deepl
+import httpx
 import pytest
 from commands import ENVIRONMENT
 from libretranslatepy import LibreTranslateAPI
@@ -34,7 +36,7 @@ from seq2seq.serve.app import Server
 from seq2seq.serve.collector import BATCH_LINES, Collector
 from seq2seq.serve.limits import Keys, Limits
 from seq2seq.serve.metrics import Metrics
-from seq2seq.serve.models import Models
+from seq2seq.serve.models import DETECTED, Models
 
 LINES = [f"the dog number {i}" for i in range(12)]
 PAIR = {"source": "en", "target": "de"}
@@ -109,6 +111,46 @@ def test_html_and_files(models: Models) -> None:
         assert done.status_code == 200 and done.content
         assert name[1:] in done.headers["content-disposition"]
     assert http.get("/download_file/../../etc/passwd").status_code == 404
+
+
+@pytest.mark.parametrize("step", ["read_document", "write_document"])
+def test_a_slow_document_is_ended_and_holds_up_nobody(
+    models: Models, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, in_time = threading.Event(), list[bool]()
+
+    def slow(*_: Any) -> None:
+        in_time.append(ended.wait(20))
+
+    async def answers() -> tuple[httpx.Response, httpx.Response]:
+        app = Server(models, Limits(max_seconds=2), Keys([], 0), Metrics()).app()
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://a"
+        ) as http:
+            file = {"file": ("a.html", b"<p>the dog</p>")}
+            document = asyncio.ensure_future(http.post("/translate_file", files=file, data=PAIR))
+            await asyncio.sleep(0.5)
+            line = await http.post("/translate", json={"q": LINES[0], **PAIR})
+            assert not document.done()
+            late = await document
+            ended.set()
+            return line, late
+
+    monkeypatch.setattr(f"seq2seq.serve.translation.{step}", slow)
+    line, late = asyncio.run(answers())
+    assert line.status_code == 200
+    assert late.status_code == 503 and "took too long" in late.json()["error"]
+    assert in_time == [True]
+
+
+def test_a_language_is_detected_from_the_beginning(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts: list[str] = []
+    identifier = SimpleNamespace(rank=lambda text: texts.append(text) or [("en", 1.0)])
+    monkeypatch.setattr("seq2seq.serve.models.language_identifier", lambda: identifier)
+    assert client(models).post("/detect", json={"q": ["a" * 90_000] * 100}).status_code == 200
+    assert list(map(len, texts)) == [DETECTED]
 
 
 def test_the_other_endpoints(models: Models) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from asyncio import to_thread
 from collections import OrderedDict
 from importlib.resources import files
 from pathlib import PurePath
@@ -26,8 +27,6 @@ from seq2seq.serve.models import Models
 from seq2seq.serve.requests import Fields, endpoint, is_text, number, on_error, on_http_error
 from seq2seq.serve.translation import Translations
 
-DETECTED = 1_000
-"""Number of characters from which a language is detected."""
 MAX_FILES = 100
 """Number of translated files that wait for their download."""
 
@@ -115,11 +114,12 @@ class Server:
         suffix = PurePath(upload.filename).suffix.lower()
         if suffix not in (*SUFFIXES, ".txt"):
             raise HTTPException(400, f"Invalid request: file format {suffix} is not supported")
-        text, encoding = decode_document(await upload.read(), SUFFIXES.get(suffix, ""))
+        form = SUFFIXES.get(suffix, "")
+        text, encoding = await to_thread(decode_document, await upload.read(), form)
         pair, _ = self.languages_of(fields, [text])
-        if form := SUFFIXES.get(suffix):
+        if form:
             [translated] = await self.translations.documents([text], form, pair)
-            content = encode_document(translated, encoding, form)
+            content = await to_thread(encode_document, translated, encoding, form)
         else:
             [[translated]] = await self.translations.texts([text], pair)
             content = translated.encode()
@@ -207,7 +207,7 @@ class Server:
             given.append(str(fields[name]).lower())
         (source, target), detected = given, None
         if source == "auto":
-            [detected] = self.models.detect(" ".join(texts)[:DETECTED], target)
+            [detected] = self.models.detect(" ".join(texts), target)
             source = detected["language"]
         for code, known in ((source, self.models.sources), (target, self.models.targets(source))):
             if code not in known:

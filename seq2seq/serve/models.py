@@ -13,6 +13,9 @@ from seq2seq.export.ctranslate2 import language_name
 from seq2seq.preparation.cleaning import language_identifier
 from seq2seq.serve.collector import Collector
 
+DETECTED = 1_000
+"""Number of characters from which a language is detected."""
+
 
 class Models:
     """Translators of one or more language pairs, loaded and ready."""
@@ -71,7 +74,7 @@ class Models:
 
     def detect(self, text: str, target: str = "") -> list[dict[str, Any]]:
         """Return the probable language of a text, of those that can be translated to a target."""
-        scores = dict(language_identifier().rank(text))
+        scores = dict(language_identifier().rank(text[:DETECTED]))
         sources = [code for code in self.sources if target in self.targets(code)] or self.sources
         code = max(sources, key=lambda code: scores.get(code, 0.0))
         return [{"confidence": round(100 * float(scores.get(code, 0.0)), 1), "language": code}]
