@@ -206,6 +206,16 @@ def test_invalid_requests(models: Models, fields: Any, message: str) -> None:
     assert response.status_code == 400 and message in response.json()["error"]
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.html"])
+def test_files_obey_the_limit_of_characters(models: Models, name: str) -> None:
+    http = client(models, max_characters=20)
+    for size, status in ((20, 200), (21, 400)):
+        file = {"file": (name, ("ä" * size).encode())}
+        response = http.post("/translate_file", files=file, data=PAIR)
+        assert response.status_code == status
+    assert "request (21) exceeds text limit (20)" in response.json()["error"]
+
+
 def test_malformed_bodies(models: Models) -> None:
     http = client(models, max_bytes=1000)
     headers = {"content-type": "application/json"}

@@ -24,7 +24,15 @@ from seq2seq.documents.formats import SUFFIXES, decode_document, encode_document
 from seq2seq.serve.limits import BodyLimit, Keys, Limits
 from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Models
-from seq2seq.serve.requests import Fields, endpoint, is_text, number, on_error, on_http_error
+from seq2seq.serve.requests import (
+    Fields,
+    endpoint,
+    is_text,
+    number,
+    on_error,
+    on_http_error,
+    require_size,
+)
 from seq2seq.serve.translation import Translations
 
 MAX_FILES = 100
@@ -116,6 +124,7 @@ class Server:
             raise HTTPException(400, f"Invalid request: file format {suffix} is not supported")
         form = SUFFIXES.get(suffix, "")
         text, encoding = await to_thread(decode_document, await upload.read(), form)
+        require_size(len(text), "text", self.limits.max_characters)
         pair, _ = self.languages_of(fields, [text])
         if form:
             [translated] = await self.translations.documents([text], form, pair)
@@ -186,14 +195,8 @@ class Server:
         texts = value if isinstance(value, list) else [value]
         if not all(map(is_text, texts)) or not any(texts):
             raise HTTPException(400, f"Invalid request: missing {name} parameter")
-        for size, kind, limit in (
-            (len(texts), "batch", self.limits.max_elements),
-            (max(map(len, texts)), "text", self.limits.max_characters),
-        ):
-            if size > limit:
-                raise HTTPException(
-                    400, f"Invalid request: request ({size}) exceeds {kind} limit ({limit})"
-                )
+        require_size(len(texts), "batch", self.limits.max_elements)
+        require_size(max(map(len, texts)), "text", self.limits.max_characters)
         return texts
 
     def languages_of(

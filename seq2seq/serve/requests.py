@@ -94,11 +94,16 @@ def number(value: Any, name: str, limit: int) -> int:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise HTTPException(400, f"Invalid request: {name} must be a whole number") from None
-    if int(value) > limit:
-        raise HTTPException(
-            400, f"Invalid request: request ({int(value)}) exceeds {name} limit ({limit})"
-        )
+    require_size(int(value), name, limit)
     return int(value)
+
+
+def require_size(size: int, name: str, limit: int) -> None:
+    """Raise an error 400 for a part of a request that is larger than its limit."""
+    if size > limit:
+        raise HTTPException(
+            400, f"Invalid request: request ({size}) exceeds {name} limit ({limit})"
+        )
 
 
 def on_http_error(request: Request, error: Exception) -> Response:

@@ -18,7 +18,7 @@ from seq2seq.documents.formats import Document, read_document
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Models
-from seq2seq.serve.requests import is_text, number
+from seq2seq.serve.requests import is_text, number, require_size
 
 MAX_TERMS = 1_000
 OWN_OPTIONS = "alignment", "beam", "glossary", "nbest", "paragraphs", "prefix", "tokens"
@@ -129,10 +129,7 @@ class Translations:
     def _count(self, lines: int, characters: int) -> None:
         """Count lines; raises an error if they are too many, alone or with the waiting ones."""
         limit = self.limits.max_waiting
-        if lines > limit:
-            raise HTTPException(
-                400, f"Invalid request: request ({lines}) exceeds line limit ({limit})"
-            )
+        require_size(lines, "line", limit)
         if self.models.num_waiting + lines > limit:
             raise HTTPException(429, "Slowdown: too many requests are waiting")
         self.metrics.lines.inc(lines)
