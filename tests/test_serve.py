@@ -75,6 +75,9 @@ def test_texts_are_translated_as_by_the_translator(models: Models, translator: T
     )
     form = http.post("/translate", data={"q": LINES[2], "source": "EN", "target": "DE"})
     assert form.json() == {"translatedText": expected[2]}
+    fields = {"q": LINES[3], "format": "text", "api_key": "any", **PAIR}
+    query = http.post("/translate", params=fields)  # as deep-translator
+    assert query.json() == {"translatedText": expected[3]}
     detected = translate(http, LINES[0], source="auto")
     assert detected["detectedLanguage"]["language"] == "en"
 
@@ -223,12 +226,14 @@ def test_malformed_bodies(models: Models) -> None:
         b'{"q":',
         b"\xff",
         b"[" * 900,
-        b"",
         b'{"q": ' + b"1" * 900 + b"e}",
         rb'{"q": "\ud800"}',
     ):
         response = http.post("/translate", content=body, headers=headers)
         assert response.status_code == 400 and "not JSON" in response.json()["error"]
+    for content_type in ("application/json", "application/x-www-form-urlencoded", ""):
+        empty = http.post("/translate", content=b"", headers={"content-type": content_type})
+        assert empty.status_code == 400 and "missing q parameter" in empty.json()["error"]
     assert http.post("/translate", content=b"x" * 2000, headers=headers).status_code == 413
     chunks = (b"x" * 100 for _ in range(20))  # without a length
     assert http.post("/translate", content=chunks, headers=headers).status_code == 413

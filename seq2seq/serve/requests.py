@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from starlette.datastructures import ImmutableMultiDict
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -65,21 +66,33 @@ def endpoint(
 
 
 async def read_fields(request: Request) -> Fields:
-    """Return the fields of a JSON object or a form. Repeated fields of a form become a list."""
+    """Return the fields of the query and of a form or JSON object. Repeated fields become a list.
+
+    A field of the body replaces the same field of the query.
+    """
+    fields = fields_of(request.query_params)
     try:
         if "form" in request.headers.get("content-type", ""):
-            form = await request.form(max_files=1)
-            lists = {name: form.getlist(name) for name in form}
-            return {name: x if len(x) > 1 else x[0] for name, x in lists.items()}
-        fields = await request.json()
-        json.dumps(fields, ensure_ascii=False).encode()  # fails for lone surrogates
+            fields |= fields_of(await request.form(max_files=1))
+        elif await request.body():
+            given = await request.json()
+            if not isinstance(given, dict):
+                raise HTTPException(400, "Invalid request: the body is not a JSON object")
+            fields |= given
+        json.dumps(fields, ensure_ascii=False, default=str).encode()  # fails for lone surrogates
     except (ValueError, RecursionError):
         raise HTTPException(400, "Invalid request: the body is not JSON") from None
     except ClientDisconnect:
         raise HTTPException(499, "The client has gone away") from None
-    if not isinstance(fields, dict):
-        raise HTTPException(400, "Invalid request: the body is not a JSON object")
     return fields
+
+
+def fields_of(pairs: ImmutableMultiDict[str, Any]) -> dict[str, Any]:
+    """Return the value of each field, as a list if the field is repeated."""
+    values: dict[str, list[Any]] = {}
+    for name, value in pairs.multi_items():
+        values.setdefault(name, []).append(value)
+    return {name: x if len(x) > 1 else x[0] for name, x in values.items()}
 
 
 def is_text(value: Any) -> bool:
