@@ -30,6 +30,7 @@ from starlette.testclient import TestClient
 
 from seq2seq.config import DecodingConfig
 from seq2seq.decoding.segments import Options, Request, Translation
+from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.serve.app import Server
@@ -498,6 +499,31 @@ def test_a_deleted_run_is_still_served(run: Path, tmp_path: Path, translator: Tr
         shutil.rmtree(copy)
         answer = get(port, "/translate", {"q": LINES, **PAIR})
         assert answer["translatedText"] == translator.translate(LINES)
+
+
+@pytest.mark.parametrize("change", ["kept", "deleted", "replaced"])
+def test_a_glossary_uses_the_model_that_was_loaded(run: Path, tmp_path: Path, change: str) -> None:
+    copy, q = tmp_path / "run", {"q": LINES[0], **PAIR}
+    shutil.copytree(run, copy, symlinks=True)
+    loaded, other = (copy / "best").resolve(), (copy / "last").resolve()
+    assert loaded != other
+    http = client(Models([copy]))
+    (copy / "best").unlink()  # as a training that goes on
+    (copy / "best").symlink_to(other)
+    if change != "kept":
+        shutil.rmtree(loaded)
+    if change == "replaced":
+        shutil.copytree(other, loaded)
+    expected = Translator.load((run / "best").resolve()).translations(
+        LINES[:1], glossary=Glossary([Term("Katze", "dog")]), scores=True
+    )
+    response = http.post("/translate", json=q | {"options": {"glossary": [["dog", "Katze"]]}})
+    if change == "kept":
+        assert response.json()["details"][0]["score"] == pytest.approx(expected[0].score)
+    else:
+        message = f"{loaded} was changed or deleted while in use"
+        assert response.status_code == 400 and message in response.json()["error"]
+    assert http.post("/translate", json=q).status_code == 200
 
 
 def test_a_used_port_is_an_error(run: Path, process: tuple[Any, int]) -> None:

@@ -22,6 +22,7 @@ from seq2seq.decoding.spans import restore_spans
 from seq2seq.decoding.terms import Glossary
 from seq2seq.documents.formats import read_document
 from seq2seq.errors import UserError
+from seq2seq.files import read_sums
 from seq2seq.machine.devices import default_device
 from seq2seq.model.ctranslate2 import converted
 from seq2seq.model.saved import (
@@ -90,7 +91,9 @@ class Translator:
         decoding: keys of the recipe's section `decoding`, to replace its values.
         """
         paths = [directory, *others]
-        folders = [find_model(Path(path), checkpoint) for path in paths]
+        # A training that goes on moves the link `best`: engines loaded later must not follow it.
+        folders = [find_model(Path(path), checkpoint).resolve() for path in paths]
+        sums = [read_sums(folder) for folder in folders]
         name = " with ".join(map(str, paths))
         exported = any(map(is_exported, folders))
         if exported and others:
@@ -117,7 +120,7 @@ class Translator:
             folder=lambda data_type: (
                 nullcontext(folders[0]) if exported else converted(folders[0], data_type)
             ),
-            models=None if exported else lambda: _load_models(folders, device),
+            models=None if exported else lambda: _load_models(folders, sums, device),
             name=name,
         )
         if exported:
@@ -292,7 +295,13 @@ def log_errors(translations: Sequence[Translation]) -> None:
             logger.warning("line %d not translated: %s", translation.request.number + 1, error)
 
 
-def _load_models(folders: Sequence[Path], device: str) -> list[Transformer]:
+def _load_models(
+    folders: Sequence[Path], sums: Sequence[dict[str, str] | None], device: str
+) -> list[Transformer]:
+    """Load the PyTorch models of folders that still have the checksums `sums`."""
     from seq2seq.model.directory import load_model  # imports torch
 
+    for folder, expected in zip(folders, sums, strict=True):
+        if read_sums(folder) != expected:
+            raise UserError(f"{folder} was changed or deleted while in use: load the model again")
     return [cast("Transformer", load_model(folder, device).model) for folder in folders]
