@@ -28,6 +28,7 @@ from commands import ENVIRONMENT
 from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
 
+from seq2seq.cli import main
 from seq2seq.config import DecodingConfig
 from seq2seq.decoding.segments import Options, Request, Translation
 from seq2seq.decoding.terms import Glossary, Term
@@ -499,6 +500,31 @@ def test_a_deleted_run_is_still_served(run: Path, tmp_path: Path, translator: Tr
         shutil.rmtree(copy)
         answer = get(port, "/translate", {"q": LINES, **PAIR})
         assert answer["translatedText"] == translator.translate(LINES)
+
+
+@pytest.mark.parametrize("proxies", [[], ["127.0.0.1"], ["10.0.0.0/8", "127.0.0.0/8"]])
+def test_headers_of_named_proxies_are_trusted(run: Path, proxies: Sequence[str]) -> None:
+    options = [f"--proxy={address}" for address in proxies]
+    with start(run, "--rate", "2", *options) as (_, port), httpx.Client() as http:
+
+        def status(client: str) -> int:
+            headers = {"x-forwarded-for": f"1.1.1.1, {client}", "x-forwarded-proto": "https"}
+            file, url = {"file": ("a.txt", b"dog")}, f"http://127.0.0.1:{port}/translate_file"
+            response = http.post(url, files=file, data=PAIR, headers=headers)
+            if response.status_code == 200:
+                scheme = "https" if proxies else "http"
+                assert response.json()["translatedFileUrl"].startswith(f"{scheme}://127.0.0.1")
+            return response.status_code
+
+        others = 200 if proxies else 429
+        found = [status(client) for client in ("9.9.9.1", "9.9.9.1", "9.9.9.1", "9.9.9.2")]
+        assert found == [200, 200, 429, others]
+
+
+def test_a_proxy_is_an_address(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "a", "--proxy", "nginx"])
+    assert "argument --proxy: invalid ip_network value: 'nginx'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("change", ["kept", "deleted", "replaced"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from functools import partial
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
@@ -198,6 +199,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--pivot", metavar="LANGUAGE", help="translate other pairs through this language")
     add("--keys", type=path, metavar="FILE", help="API keys, one per line (no keys)")
     add("--rate", type=count, default=0, metavar="N", help="requests per minute and key (no limit)")
+    proxy = "trust the X-Forwarded headers of this address or network (none)"
+    add("--proxy", type=ip_network, action="append", default=[], metavar="ADDRESS", help=proxy)
     add("--max-characters", type=count, default=100_000, metavar="N", help="of a text (100000)")
     add("--cache", type=count, default=0, metavar="N", help="keep the last N translations (none)")
 

@@ -6,6 +6,8 @@ import asyncio
 import logging
 import resource
 import signal
+from collections.abc import Sequence
+from ipaddress import IPv4Network, IPv6Network
 from socket import socket
 
 import uvicorn
@@ -19,8 +21,13 @@ GRACE = 30
 logger = logging.getLogger(__name__)
 
 
-def serve(server: Server, host: str, port: int) -> None:
-    """Answer requests until SIGTERM or SIGINT; then finish running requests and return."""
+def serve(
+    server: Server, host: str, port: int, proxies: Sequence[IPv4Network | IPv6Network]
+) -> None:
+    """Answer requests until SIGTERM or SIGINT; then finish running requests and return.
+
+    proxies: addresses and networks of proxies whose `X-Forwarded` headers are trusted.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a file for each connection
     config = uvicorn.Config(
@@ -32,7 +39,7 @@ def serve(server: Server, host: str, port: int) -> None:
         timeout_keep_alive=5,
         timeout_graceful_shutdown=GRACE,
         server_header=False,
-        proxy_headers=False,  # a client could choose its address
+        forwarded_allow_ips=[str(network) for network in proxies],  # others could lie
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises the signal again at its end
