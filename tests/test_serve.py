@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import urllib.error
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -265,6 +265,43 @@ def test_keys_and_rates(models: Models, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("\n")
     with pytest.raises(UserError, match="has no key"):
         Keys.load(tmp_path / "keys", 0)
+
+
+def test_wrong_keys_are_limited_by_address(models: Models) -> None:
+    http = client(models, keys=["one"], rate=2)
+    url, fields = "/translate", {"q": "a", **PAIR}
+    for _ in range(3):  # a client that has no key yet
+        assert http.post(url, json=fields).status_code == 403
+    for key, status in (("x", 403), ("y", 403), ("z", 429), ("one", 429)):
+        assert http.post(url, json=fields | {"api_key": key}).status_code == status
+    basic = {"authorization": "Basic YTpi"}  # of a proxy
+    http = client(models, keys=["one"])
+    assert http.post(url, json=fields | {"api_key": "one"}, headers=basic).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"headers": {"authorization": "DeepL-Auth-Key wrong"}},
+        {"params": {"api_key": "wrong"}},
+    ],
+)
+def test_a_wrong_key_is_refused_before_the_body_is_read(
+    models: Models, given: dict[str, Any]
+) -> None:
+    read = list[bytes]()
+
+    async def body() -> AsyncIterator[bytes]:
+        read.append(b"{")
+        yield read[0]
+
+    async def post(keys: Sequence[str]) -> int:
+        transport = httpx.ASGITransport(Server(models, Limits(), Keys(keys, 0), Metrics()).app())
+        async with httpx.AsyncClient(transport=transport, base_url="http://a") as http:
+            return (await http.post("/translate", content=body(), **given)).status_code
+
+    assert asyncio.run(post(["one"])) == 403 and not read
+    assert asyncio.run(post(["wrong"])) == 400 and read
 
 
 def test_waiting_lines_are_limited(models: Models) -> None:

@@ -16,6 +16,8 @@ from seq2seq.data.lines import read_file
 from seq2seq.errors import UserError
 
 MINUTE = 60.0
+MAX_NAMES = 10_000
+"""Number of keys and addresses whose requests are counted."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +54,32 @@ class Keys:
         return cls(keys, rate)
 
     def check(self, key: str, address: str) -> None:
-        """Raise an error 403 for a wrong key, and 429 for too many requests."""
+        """Raise an error 403 for a wrong key, and 429 for too many requests or wrong keys.
+
+        A request with a key counts for the key. Other requests and wrong keys count for the
+        address, so that an address cannot try many keys.
+        """
+        if self.keys and not key:
+            raise HTTPException(403, "Missing API key")
         # Always compares with every key, in constant time.
-        known = [hmac.compare_digest(key.encode(), own) for own in self.keys]
-        if self.keys and not any(known):
-            raise HTTPException(403, "Invalid API key" if key else "Missing API key")
-        if not self.rate:
-            return
-        name = key if self.keys else address
-        now, times = time.monotonic(), self._times.setdefault(name, deque())
+        known = sum(hmac.compare_digest(key.encode(), own) for own in self.keys) > 0
+        name = key if known else address
+        if self.rate:
+            if any(self._count(x) >= self.rate for x in (name, address)):
+                raise HTTPException(429, f"Slowdown: {self.rate} per 1 minute")
+            self._times[name].append(time.monotonic())
+        if self.keys and not known:
+            raise HTTPException(403, "Invalid API key")
+
+    def _count(self, name: str) -> int:
+        """Return the number of requests of a key or an address in the last minute."""
+        times = self._times.setdefault(name, deque())
         self._times.move_to_end(name)
-        while times and times[0] < now - MINUTE:
+        while times and times[0] < time.monotonic() - MINUTE:
             times.popleft()
-        if len(times) >= self.rate:
-            raise HTTPException(429, f"Slowdown: {self.rate} per 1 minute")
-        times.append(now)
-        while len(self._times) > 10_000:  # addresses
+        if len(self._times) > MAX_NAMES:
             self._times.popitem(last=False)
+        return len(times)
 
 
 class BodyLimit:

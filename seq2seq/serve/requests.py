@@ -44,13 +44,17 @@ def endpoint(
 
     async def within_time(request: Request) -> Response:
         end = time.monotonic() + max_seconds
+        address = request.client.host if request.client else ""
+        scheme, _, authorization = request.headers.get("authorization", "").partition(" ")
+        key = api_key(request.query_params) or authorization * (scheme == "DeepL-Auth-Key")
+        if is_early := bool(key or not keys.keys):  # before a body is read
+            keys.check(key, address)
         try:
             fields = await asyncio.wait_for(read_fields(request), max_seconds)
         except asyncio.TimeoutError:
             raise HTTPException(408, "The request was too slow") from None
-        authorization = request.headers.get("authorization", "").removeprefix("DeepL-Auth-Key ")
-        key = str(fields.get("api_key") or fields.get("auth_key") or authorization)
-        keys.check(key, request.client.host if request.client else "")
+        if not is_early:
+            keys.check(api_key(fields), address)
         work = asyncio.ensure_future(answer(request, fields))
         try:
             while not (await asyncio.wait({work}, timeout=0.25))[0]:
@@ -63,6 +67,11 @@ def endpoint(
             work.cancel()
 
     return counted
+
+
+def api_key(fields: Fields) -> str:
+    """Return the API key among the fields of a request, or an empty string."""
+    return str(fields.get("api_key") or fields.get("auth_key") or "")
 
 
 async def read_fields(request: Request) -> Fields:
