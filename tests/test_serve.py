@@ -304,6 +304,21 @@ def test_a_wrong_key_is_refused_before_the_body_is_read(
     assert asyncio.run(post(["wrong"])) == 400 and read
 
 
+def test_a_failure_is_logged_without_texts(
+    models: Models, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(lines: Sequence[Request], *_: Any) -> None:
+        raise RuntimeError(f"cannot translate {lines[0].text}")
+
+    [collector] = models.collectors.values()
+    monkeypatch.setattr(collector.translator, "process", fails)
+    response = client(models).post("/translate", json={"q": "secret text", **PAIR})
+    assert response.status_code == 500 and "secret" not in response.text
+    [record] = [x for x in caplog.records if x.name.startswith("seq2seq")]
+    assert "POST /translate: RuntimeError" in record.message and "in fails" in record.message
+    assert "secret" not in caplog.text
+
+
 def test_waiting_lines_are_limited(models: Models) -> None:
     http = client(models, max_waiting=3)
     response = http.post("/translate", json={"q": ["a", "b", "c", "d"], **PAIR})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +22,6 @@ CONCURRENT = 2
 """Number of batches at once: one is encoded and decoded while the other is searched."""
 WAIT = 0.003
 """Seconds to wait for more lines before a batch, if another batch is being translated."""
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -152,7 +149,6 @@ class Collector:
             if len(batch) > 1:
                 half = len(batch) // 2
                 return self._process(batch[:half]) + self._process(batch[half:])
-            logger.warning("a line could not be translated: %s", type(error).__name__)
             return [error]
 
     def close(self) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -19,6 +21,8 @@ from seq2seq.serve.metrics import Metrics
 
 Fields = Mapping[str, Any]
 Answer = Callable[[Request, Fields], Awaitable[Response]]
+
+logger = logging.getLogger(__name__)
 
 
 def endpoint(
@@ -135,6 +139,11 @@ def on_http_error(request: Request, error: Exception) -> Response:
     return JSONResponse({name: error.detail}, error.status_code)
 
 
-def on_error(_: Request, error: Exception) -> Response:
-    """Answer to a failure of the server."""
-    return JSONResponse({"error": f"Cannot translate text: {type(error).__name__}"}, 500)
+def on_error(request: Request, error: Exception) -> Response:
+    """Answer to a failure of the server, and log its place.
+
+    The message of the error is not logged: it may quote a text.
+    """
+    name, place = type(error).__name__, "".join(traceback.format_tb(error.__traceback__))
+    logger.error("%s %s: %s\n%s", request.method, request.url.path, name, place.rstrip())
+    return JSONResponse({"error": f"Cannot translate text: {name}"}, 500)
