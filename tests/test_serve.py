@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import shutil
 import signal
 import socket
@@ -24,6 +25,7 @@ from urllib.request import urlopen
 import deepl
 import httpx
 import pytest
+import uvicorn
 from commands import ENVIRONMENT
 from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
@@ -39,6 +41,7 @@ from seq2seq.serve.collector import BATCH_LINES, Collector
 from seq2seq.serve.limits import Keys, Limits
 from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import DETECTED, Models
+from seq2seq.serve.server import serve
 
 LINES = [f"the dog number {i}" for i in range(12)]
 PAIR = {"source": "en", "target": "de"}
@@ -602,6 +605,30 @@ def test_a_glossary_uses_the_model_that_was_loaded(run: Path, tmp_path: Path, ch
         message = f"{loaded} was changed or deleted while in use"
         assert response.status_code == 400 and message in response.json()["error"]
     assert http.post("/translate", json=q).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("hard", "expected"),
+    [(4096, [(4096, 4096)]), (resource.RLIM_INFINITY, [(10_240, resource.RLIM_INFINITY)])],
+)
+def test_the_limit_of_open_files_is_raised(
+    models: Models, hard: int, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert limits_set(models, hard, monkeypatch) == expected
+    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+    assert limits_set(models, hard, monkeypatch) == []
+
+
+def limits_set(models: Models, hard: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Start a server that stops at once, and return the limits of open files that it sets."""
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: found.append(limits))
+    monkeypatch.setattr(uvicorn.Server, "serve", lambda _: asyncio.sleep(0))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(models, "close", lambda: None)
+    serve(Server(models, Limits(), Keys([], 0), Metrics()), "127.0.0.1", 5000, [])
+    return found
 
 
 def test_a_used_port_is_an_error(run: Path, process: tuple[Any, int]) -> None:

@@ -326,7 +326,7 @@ def serve(options: argparse.Namespace) -> None:
     metrics = Metrics()
     models = Models(options.runs, pivot=options.pivot, on_batch=metrics.batches.observe)
     server = Server(models, limits, keys, metrics, cache=options.cache)
-    serve(server, options.host, options.port, options.proxy)
+    serve(server, options.host, options.port, list(map(str, options.proxy)))
 
 
 def doctor(options: argparse.Namespace) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import signal
-from collections.abc import Sequence
-from ipaddress import IPv4Network, IPv6Network
+from contextlib import suppress
 from socket import socket
 
 import uvicorn
@@ -17,19 +15,23 @@ from seq2seq.serve.app import Server
 
 GRACE = 30
 """Seconds for running requests after a signal to stop."""
+MACOS_FILES = 10_240
+"""Number of open files that macOS allows where its limit is unlimited (OPEN_MAX)."""
 
 logger = logging.getLogger(__name__)
 
 
-def serve(
-    server: Server, host: str, port: int, proxies: Sequence[IPv4Network | IPv6Network]
-) -> None:
+def serve(server: Server, host: str, port: int, proxies: list[str]) -> None:
     """Answer requests until SIGTERM or SIGINT; then finish running requests and return.
 
     proxies: addresses and networks of proxies whose `X-Forwarded` headers are trusted.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a file for each connection
+    with suppress(ImportError):  # Windows has no such limit
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        files = MACOS_FILES if most == resource.RLIM_INFINITY else most
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))  # a file for each connection
     config = uvicorn.Config(
         server.app(),
         host=host,
@@ -39,7 +41,7 @@ def serve(
         timeout_keep_alive=5,
         timeout_graceful_shutdown=GRACE,
         server_header=False,
-        forwarded_allow_ips=[str(network) for network in proxies],  # others could lie
+        forwarded_allow_ips=proxies,  # other clients could choose their address
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises the signal again at its end
