@@ -118,6 +118,9 @@ def test_html_and_files(models: Models) -> None:
         done = http.get(url)
         assert done.status_code == 200 and done.content
         assert name[1:] in done.headers["content-disposition"]
+    file = {"file": ("a.txt", "\ufeffthe dog".encode())}
+    url = http.post("/translate_file", files=file, data=PAIR).json()["translatedFileUrl"]
+    assert http.get(url).content.startswith("\ufeff".encode())
     assert http.get("/download_file/../../etc/passwd").status_code == 404
 
 
@@ -155,7 +158,12 @@ def test_a_language_is_detected_from_the_beginning(
     models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts: list[str] = []
-    identifier = SimpleNamespace(rank=lambda text: texts.append(text) or [("en", 1.0)])
+
+    def rank(text: str) -> list[tuple[str, float]]:
+        texts.append(text)
+        return [("en", 1.0)]
+
+    identifier = SimpleNamespace(rank=rank)
     monkeypatch.setattr("seq2seq.serve.models.language_identifier", lambda: identifier)
     assert client(models).post("/detect", json={"q": ["a" * 90_000] * 100}).status_code == 200
     assert list(map(len, texts)) == [DETECTED]
@@ -235,7 +243,7 @@ def test_malformed_bodies(models: Models) -> None:
         rb'{"q": "\ud800"}',
     ):
         response = http.post("/translate", content=body, headers=headers)
-        assert response.status_code == 400 and "not JSON" in response.json()["error"]
+        assert response.status_code == 400 and "not a JSON object" in response.json()["error"]
     for content_type in ("application/json", "application/x-www-form-urlencoded", ""):
         empty = http.post("/translate", content=b"", headers={"content-type": content_type})
         assert empty.status_code == 400 and "missing q parameter" in empty.json()["error"]
@@ -387,7 +395,6 @@ def collected(translator: Any, *requests: Sequence[str]) -> list[Any]:
         jobs = [collector.translate([Request(x) for x in texts], Options()) for texts in requests]
         results = await asyncio.gather(*jobs, return_exceptions=True)
         assert collector.num_waiting == 0
-        collector.close()
         return results
 
     return asyncio.run(run())
@@ -431,7 +438,6 @@ def test_a_cancelled_request_costs_nothing_more() -> None:
         assert collector.num_waiting == 0
         await asyncio.sleep(0.5)
         assert len(translator.batches) <= 2
-        collector.close()
 
     asyncio.run(run())
 
@@ -626,7 +632,6 @@ def limits_set(models: Models, hard: int, monkeypatch: pytest.MonkeyPatch) -> li
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: found.append(limits))
     monkeypatch.setattr(uvicorn.Server, "serve", lambda _: asyncio.sleep(0))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(models, "close", lambda: None)
     serve(Server(models, Limits(), Keys([], 0), Metrics()), "127.0.0.1", 5000, [])
     return found
 

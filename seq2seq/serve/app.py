@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from asyncio import to_thread
-from collections import OrderedDict
 from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
@@ -24,15 +23,7 @@ from seq2seq.documents.formats import SUFFIXES, decode_document, encode_document
 from seq2seq.serve.limits import BodyLimit, Keys, Limits
 from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Models
-from seq2seq.serve.requests import (
-    Fields,
-    endpoint,
-    is_text,
-    number,
-    on_error,
-    on_http_error,
-    require_size,
-)
+from seq2seq.serve.requests import HANDLERS, Fields, endpoint, is_text, number, require_size
 from seq2seq.serve.translation import Translations
 
 MAX_FILES = 100
@@ -48,8 +39,8 @@ class Server:
         """cache: number of lines whose last translations are kept."""
         self.models, self.limits, self.keys, self.metrics = models, limits, keys, metrics
         self.translations = Translations(models, limits, metrics, cache)
-        self.files: OrderedDict[str, bytes] = OrderedDict()
-        metrics.watch(lambda: models.num_waiting)
+        self.files: dict[str, bytes] = {}
+        metrics.waiting.set_function(lambda: models.num_waiting)
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
@@ -85,7 +76,7 @@ class Server:
                 ),
                 Middleware(BodyLimit, max_bytes=self.limits.max_bytes),
             ],
-            exception_handlers={HTTPException: on_http_error, Exception: on_error},
+            exception_handlers=HANDLERS,
         )
 
     async def translate(self, request: Request, fields: Fields) -> Response:
@@ -128,14 +119,13 @@ class Server:
         pair, _ = self.languages_of(fields, [text])
         if form:
             [translated] = await self.translations.documents([text], form, pair)
-            content = await to_thread(encode_document, translated, encoding, form)
         else:
             [[translated]] = await self.translations.texts([text], pair)
-            content = translated.encode()
+        content = await to_thread(encode_document, translated, encoding, form)
         name = f"{secrets.token_urlsafe(16)}{suffix}"
         self.files[name] = content
-        while len(self.files) > MAX_FILES:
-            self.files.popitem(last=False)
+        if len(self.files) > MAX_FILES:
+            del self.files[next(iter(self.files))]
         return JSONResponse({"translatedFileUrl": f"{request.base_url}download_file/{name}"})
 
     async def download(self, request: Request) -> Response:
@@ -173,8 +163,7 @@ class Server:
         """Return settings for clients."""
         languages = self.models.languages()
         first = languages[0]
-        target = first["targets"][0]
-        known = {language["code"]: language["name"] for language in languages}
+        target = next(other for other in languages if other["code"] == first["targets"][0])
         return JSONResponse(
             {
                 "apiKeys": bool(self.keys.keys),
@@ -182,8 +171,8 @@ class Server:
                 "charLimit": self.limits.max_characters,
                 "frontendTimeout": 300,
                 "language": {
-                    "source": {"code": first["code"], "name": first["name"]},
-                    "target": {"code": target, "name": known.get(target, target)},
+                    "source": {key: first[key] for key in ("code", "name")},
+                    "target": {key: target[key] for key in ("code", "name")},
                 },
                 "suggestions": False,
                 "supportedFilesFormat": [*SUFFIXES, ".txt"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from seq2seq.config import DecodingConfig
@@ -39,10 +39,6 @@ class Job:
 
 Batch = list[tuple[Job, int]]
 """Lines of jobs, by their index."""
-
-
-class Cancelled(Exception):  # noqa: N818
-    """Nobody waits for a batch any more."""
 
 
 class Collector:
@@ -137,20 +133,16 @@ class Collector:
 
         def check(_: int) -> None:
             if all(job.done.done() for job, _ in batch):
-                raise Cancelled
+                raise CancelledError  # nobody waits for it
 
         lines = [job.lines[index] for job, index in batch]
         options, decoding = batch[0][0].options, batch[0][0].decoding
         try:
             return [*self.translator.process(lines, options, decoding, check)]
-        except Cancelled as error:
+        except CancelledError as error:
             return [error] * len(batch)
         except Exception as error:
             if len(batch) > 1:
                 half = len(batch) // 2
                 return self._process(batch[:half]) + self._process(batch[half:])
             return [error]
-
-    def close(self) -> None:
-        """End the threads, after the batches that are being translated."""
-        self._threads.shutdown()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,6 @@ from seq2seq.data.lines import read_file
 from seq2seq.errors import UserError
 
 MINUTE = 60.0
-MAX_NAMES = 10_000
-"""Number of keys and addresses whose requests are counted."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Keys:
     def __init__(self, keys: Collection[str], rate: int) -> None:
         """keys: without any, everyone may send requests."""
         self.keys, self.rate = [key.encode() for key in keys], rate
-        self._times: OrderedDict[str, deque[float]] = OrderedDict()
+        self._times: dict[str, deque[float]] = {}
 
     @classmethod
     def load(cls, path: Path | None, rate: int) -> Keys:
@@ -63,23 +61,16 @@ class Keys:
             raise HTTPException(403, "Missing API key")
         # Always compares with every key, in constant time.
         known = sum(hmac.compare_digest(key.encode(), own) for own in self.keys) > 0
-        name = key if known else address
-        if self.rate:
-            if any(self._count(x) >= self.rate for x in (name, address)):
+        now, name = time.monotonic(), key if known else address
+        times = self._times[name] = self._times.pop(name, deque(maxlen=self.rate))
+        for last in (times, self._times.get(address, times)):
+            if self.rate and len(last) == self.rate and last[0] > now - MINUTE:
                 raise HTTPException(429, f"Slowdown: {self.rate} per 1 minute")
-            self._times[name].append(time.monotonic())
+        times.append(now)
+        if len(self._times) > 10_000:  # addresses
+            del self._times[next(iter(self._times))]
         if self.keys and not known:
             raise HTTPException(403, "Invalid API key")
-
-    def _count(self, name: str) -> int:
-        """Return the number of requests of a key or an address in the last minute."""
-        times = self._times.setdefault(name, deque())
-        self._times.move_to_end(name)
-        while times and times[0] < time.monotonic() - MINUTE:
-            times.popleft()
-        if len(self._times) > MAX_NAMES:
-            self._times.popitem(last=False)
-        return len(times)
 
 
 class BodyLimit:

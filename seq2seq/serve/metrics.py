@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 
@@ -22,11 +20,7 @@ class Metrics:
         self.batches = Histogram(
             "seq2seq_batch_lines", "Lines of a batch", buckets=sizes, registry=own
         )
-        self._waiting = Gauge("seq2seq_waiting_lines", "Lines that wait", registry=own)
-
-    def watch(self, num_waiting: Callable[[], int]) -> None:
-        """Report the number of waiting lines."""
-        self._waiting.set_function(num_waiting)
+        self.waiting = Gauge("seq2seq_waiting_lines", "Lines that wait", registry=own)
 
     def text(self) -> bytes:
         """Return all metrics."""

@@ -103,8 +103,3 @@ class Models:
     def num_waiting(self) -> int:
         """Number of lines that are not yet translated."""
         return sum(collector.num_waiting for collector in self.collectors.values())
-
-    def close(self) -> None:
-        """End all threads."""
-        for collector in self.collectors.values():
-            collector.close()

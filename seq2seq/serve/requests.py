@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from starlette.datastructures import ImmutableMultiDict
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -49,16 +48,16 @@ def endpoint(
     async def within_time(request: Request) -> Response:
         end = time.monotonic() + max_seconds
         address = request.client.host if request.client else ""
-        scheme, _, authorization = request.headers.get("authorization", "").partition(" ")
-        key = api_key(request.query_params) or authorization * (scheme == "DeepL-Auth-Key")
-        if is_early := bool(key or not keys.keys):  # before a body is read
+        header = request.headers.get("authorization", "")
+        key = request.query_params.get("api_key") or header.partition("DeepL-Auth-Key ")[2]
+        if key or not keys.keys:  # before the body is read
             keys.check(key, address)
         try:
             fields = await asyncio.wait_for(read_fields(request), max_seconds)
         except asyncio.TimeoutError:
             raise HTTPException(408, "The request was too slow") from None
-        if not is_early:
-            keys.check(api_key(fields), address)
+        if keys.keys and not key:
+            keys.check(str(fields.get("api_key") or fields.get("auth_key") or ""), address)
         work = asyncio.ensure_future(answer(request, fields))
         try:
             while not (await asyncio.wait({work}, timeout=0.25))[0]:
@@ -73,39 +72,25 @@ def endpoint(
     return counted
 
 
-def api_key(fields: Fields) -> str:
-    """Return the API key among the fields of a request, or an empty string."""
-    return str(fields.get("api_key") or fields.get("auth_key") or "")
-
-
 async def read_fields(request: Request) -> Fields:
-    """Return the fields of the query and of a form or JSON object. Repeated fields become a list.
-
-    A field of the body replaces the same field of the query.
-    """
-    fields = fields_of(request.query_params)
+    """Return the fields of the query and of a form or JSON object; a list for repeated fields."""
+    pairs: list[tuple[str, Any]] = [*request.query_params.multi_items()]
+    values: dict[str, list[Any]] = {}
+    given: Any = {}
     try:
         if "form" in request.headers.get("content-type", ""):
-            fields |= fields_of(await request.form(max_files=1))
+            pairs += (await request.form(max_files=1)).multi_items()
         elif await request.body():
             given = await request.json()
-            if not isinstance(given, dict):
-                raise HTTPException(400, "Invalid request: the body is not a JSON object")
-            fields |= given
+        for name, value in pairs:
+            values.setdefault(name, []).append(value)
+        fields = {name: x if len(x) > 1 else x[0] for name, x in values.items()} | given
         json.dumps(fields, ensure_ascii=False, default=str).encode()  # fails for lone surrogates
-    except (ValueError, RecursionError):
-        raise HTTPException(400, "Invalid request: the body is not JSON") from None
+    except (TypeError, ValueError, RecursionError):
+        raise HTTPException(400, "Invalid request: the body is not a JSON object") from None
     except ClientDisconnect:
         raise HTTPException(499, "The client has gone away") from None
     return fields
-
-
-def fields_of(pairs: ImmutableMultiDict[str, Any]) -> dict[str, Any]:
-    """Return the value of each field, as a list if the field is repeated."""
-    values: dict[str, list[Any]] = {}
-    for name, value in pairs.multi_items():
-        values.setdefault(name, []).append(value)
-    return {name: x if len(x) > 1 else x[0] for name, x in values.items()}
 
 
 def is_text(value: Any) -> bool:
@@ -147,3 +132,6 @@ def on_error(request: Request, error: Exception) -> Response:
     name, place = type(error).__name__, "".join(traceback.format_tb(error.__traceback__))
     logger.error("%s %s: %s\n%s", request.method, request.url.path, name, place.rstrip())
     return JSONResponse({"error": f"Cannot translate text: {name}"}, 500)
+
+
+HANDLERS = {HTTPException: on_http_error, Exception: on_error}

@@ -15,8 +15,6 @@ from seq2seq.serve.app import Server
 
 GRACE = 30
 """Seconds for running requests after a signal to stop."""
-MACOS_FILES = 10_240
-"""Number of open files that macOS allows where its limit is unlimited (OPEN_MAX)."""
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +24,13 @@ def serve(server: Server, host: str, port: int, proxies: list[str]) -> None:
 
     proxies: addresses and networks of proxies whose `X-Forwarded` headers are trusted.
     """
-    with suppress(ImportError):  # Windows has no such limit
+    with suppress(ImportError, ValueError):  # Windows has no such limit
         import resource
 
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        files = MACOS_FILES if most == resource.RLIM_INFINITY else most
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))  # a file for each connection
+        # A file for each connection. An unlimited macOS refuses more than OPEN_MAX.
+        files = 10_240 if most == resource.RLIM_INFINITY else most
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
     config = uvicorn.Config(
         server.app(),
         host=host,
@@ -56,4 +55,3 @@ def serve(server: Server, host: str, port: int, proxies: list[str]) -> None:
         asyncio.run(Announced(config).serve())
     except SystemExit:
         raise UserError(f"cannot listen on {host}, port {port}: name another with --port") from None
-    server.models.close()

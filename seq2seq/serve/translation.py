@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from asyncio import to_thread
-from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -12,9 +10,9 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from seq2seq.decoding.documents import document_requests, write_document
-from seq2seq.decoding.segments import Options, Request, Translation
+from seq2seq.decoding.segments import Options, Translation
 from seq2seq.decoding.terms import Glossary, Term
-from seq2seq.documents.formats import Document, read_document
+from seq2seq.documents.formats import read_document
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Models
@@ -30,7 +28,7 @@ class Translations:
     def __init__(self, models: Models, limits: Limits, metrics: Metrics, cache: int = 0) -> None:
         """cache: number of lines whose last translations are kept."""
         self.models, self.limits, self.metrics = models, limits, metrics
-        self._cache: OrderedDict[Any, Translation] = OrderedDict()
+        self._cache: dict[Any, Translation] = {}
         self._cache_size = cache
 
     async def lines(
@@ -58,7 +56,7 @@ class Translations:
         if not options.glossary:
             self._cache |= {key(text): found[text] for text in missing}
         while len(self._cache) > self._cache_size:
-            self._cache.popitem(last=False)
+            del self._cache[next(iter(self._cache))]
         return [found[text] for text in texts]
 
     async def texts(
@@ -116,10 +114,17 @@ class Translations:
         """
         for collector in self.models.route(*pair):
             spans = collector.translator.spans
-            documents, requests, options = await to_thread(_parse, texts, form, spans)
-            self._count(len(requests), sum(map(len, texts)))
-            results = await collector.translate(requests, options)
-            texts = await to_thread(_write, documents, options.words, results)
+            documents = await to_thread(list, (read_document(text, form) for text in texts))
+            self._count(sum(len(x.blocks) for x in documents), sum(map(len, texts)))
+            prepared = await to_thread(list, (document_requests(x, spans) for x in documents))
+            options = next((x for _, x in prepared if x.alignment), prepared[0][1])
+            requests = [request for lines, _ in prepared for request in lines]
+            results = iter(await collector.translate(requests, options))
+            written = (
+                write_document(document, options.words, list(islice(results, len(document.blocks))))
+                for document in documents
+            )
+            texts = await to_thread(list, written)
         return list(texts)
 
     def _beam(self, pair: tuple[str, str]) -> int:
@@ -134,20 +139,3 @@ class Translations:
             raise HTTPException(429, "Slowdown: too many requests are waiting")
         self.metrics.lines.inc(lines)
         self.metrics.characters.inc(characters)
-
-
-def _parse(
-    texts: Sequence[str], form: str, spans: re.Pattern[str] | None
-) -> tuple[list[Document], list[Request], Options]:
-    """Return documents, a request for each of their blocks, and the options of the requests."""
-    documents = [read_document(text, form) for text in texts]
-    prepared = [document_requests(document, spans) for document in documents]
-    options = next((x for _, x in prepared if x.alignment), prepared[0][1])
-    return documents, [request for lines, _ in prepared for request in lines], options
-
-
-def _write(
-    documents: Sequence[Document], words: re.Pattern[str], results: Sequence[Translation]
-) -> list[str]:
-    rest = iter(results)
-    return [write_document(x, words, list(islice(rest, len(x.blocks)))) for x in documents]
