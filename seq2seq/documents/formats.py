@@ -82,50 +82,45 @@ def _forms(source: Any) -> list[str]:
 
 
 _TIME = r"[ \t]*\d+(?:[^\w\s]\d+){2,3}[ \t]*"
-_TIMES = re.compile(rf"{_TIME}-[ -][ \t]*>{_TIME}(?!\w)")
-"""Beginning of a caption: `00:00:01,000 --> 00:00:02,500`, maybe with a position."""
-_BROKEN_TIMES = re.compile(r"(?=.*-->).*\d:\d+:\d")
+_HEAD = re.compile(rf"^(?:\d+[ \t]*\r?\n)?{_TIME}-[ -][ \t]*>{_TIME}(?!\w).*$", re.MULTILINE)
+"""Number and times of a caption: `00:00:01,000 --> 00:00:02,500`, maybe with a position."""
+_NO_HEAD = re.compile(
+    r"""
+    (?:\A|\n[ \t]*\r?\n)\d+[ \t]*\r?\n.*?(?:->|\d:\d\d)  # a number, and no times
+    |^(?=.*-->).*\d:\d+:\d
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+"""A line that should be the times of a caption."""
+_BLANK_LINES = re.compile(r"(\r?\n(?:[ \t]*\r?\n)+)")
 
 
 def read_srt(text: str) -> Document:
     """Return the captions. A caption keeps its number of lines."""
     parts: Parts = []
     sizes: list[int] = []  # number of lines of each block
-    caption: list[str] = []
-    before = ["", ""]  # the last two lines
-    has_times = False
-
-    def end_caption() -> None:
-        is_dialogue = any(line.lstrip().startswith("-") for line in caption)
-        for lines in [[x] for x in caption] if is_dialogue else [caption]:
-            raw = "".join(lines)
-            bare = raw.rstrip("\r\n")
-            block = Block(_caption_tokens(bare))
-            if any(map(str.isalpha, block.text)):
-                sizes.append(len(lines))
-                parts.extend([block, raw[len(bare) :]])
-            else:
-                parts.append(raw)
-        caption.clear()
-
-    for number, line in enumerate(re.findall(r"[^\n]*\n|[^\n]+", text), start=1):
-        bare, has_number = line.strip(), before[1].isdecimal() and not before[0]
-        before = [before[1], bare]
-        if _TIMES.match(line):
-            has_times = True
-            index = caption.pop() if caption and caption[-1].strip().isdecimal() else ""
-            end_caption()
-            parts.append(index + line)
-        elif not bare:
-            end_caption()
-            parts.append(line)
-        elif (has_number and re.search(r"->|\d:\d\d", line)) or _BROKEN_TIMES.match(line):
-            raise UserError(f"line {number}: not the times of a caption: {bare!r}")
-        elif has_times or bare.isdecimal():
-            caption.append(line)
-        else:
-            raise UserError(f"line {number}: not a caption with number and times")
-    end_caption()
+    done = 0
+    for head in [*_HEAD.finditer(text), None]:
+        start = head.start() if head else len(text)
+        caption = text[done:start]
+        if broken := _NO_HEAD.search(caption) or (not done and re.search(r"\S", caption)):
+            line = text.count("\n", 0, done + broken.end() - 1) + 1
+            raise UserError(f"line {line}: not a caption with number and times")
+        for raw in _BLANK_LINES.split(caption):
+            lines = raw.splitlines(keepends=True)
+            is_dialogue = any(line.lstrip().startswith("-") for line in lines)
+            for part in lines if is_dialogue else [raw]:
+                bare = part.strip()
+                block = Block(_caption_tokens(bare))
+                if not any(map(str.isalpha, block.text)):
+                    parts.append(part)
+                    continue
+                before = part.find(bare)
+                parts += [part[:before], block, part[before + len(bare) :]]
+                sizes.append(bare.count("\n") + 1)
+        if head:
+            parts.append(head[0])
+            done = head.end()
     document = document_of(parts)
     line_break = "\r\n" if "\r\n" in text else "\n"
 
