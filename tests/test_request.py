@@ -19,9 +19,10 @@ from seq2seq.decoding.lines import (
     json_line,
     plain_line,
 )
-from seq2seq.decoding.segments import Hypothesis, Options, Request, Translation
+from seq2seq.decoding.segments import Hypothesis, Options, Request, Segment, Translation
 from seq2seq.errors import UserError
 from seq2seq.processes import Processes
+from seq2seq.text.protect import Masked
 
 REQUEST = Request("a house", number=7)
 
@@ -130,7 +131,8 @@ def test_fields_of_an_earlier_translation_are_dropped() -> None:
     details = {"log_probs": (-1.0, -0.5, -1.5), "alignment": [(0, 0)]}
     best = candidate("ein Haus", -1.5, -3.0, **details)
     request = Request("a house", fields={"text": "a house", "id": 3})
-    full = Translation(request, [best, best], [best], repeats=True, terms=2, terms_kept=1, spans=1)
+    whole = Segment([], masked=Masked("\ue000", (("\ue000", "%s"),)))
+    full = Translation(request, [best, best], [best], True, terms=2, terms_kept=1, whole=whole)
     first = json.loads(json_line(full, nbest=True))
     failed = json.loads(json_line(Translation(request, error="too long"), nbest=True))
     added = RESULT_FIELDS - {"rerank_score"}

@@ -56,17 +56,17 @@ class Segmenter:
     ) -> list[Segment]:
         """Return each text as one segment."""
         masked = [mask(x, self.pattern) if self.pattern else Masked(x) for x in texts]
-        recases = [unusual_case(x.text) if recase else None for x in masked]
+        cases = [unusual_case(x.text) if recase else None for x in masked]
         masked = [
             replace(x, text=self._in_lower_case(x.text, case, glossary)) if case else x
-            for x, case in zip(masked, recases, strict=True)
+            for x, case in zip(masked, cases, strict=True)
         ]
         read = [self._read(x) for x in masked]
         # A call for each text would be a hundred times as slow.
         rows = self.source.encode_pieces(read)
         return [
-            Segment(row, masked=x, source_text=text, has_symbols=self.has_symbols, recase=recase)
-            for row, x, text, recase in zip(rows, masked, read, recases, strict=True)
+            Segment(row, masked=x, source_text=text, has_symbols=self.has_symbols, recase=case)
+            for row, x, text, case in zip(rows, masked, read, cases, strict=True)
         ]
 
     def _in_lower_case(self, text: str, case: Recase, glossary: Glossary | None = None) -> str:
@@ -98,15 +98,8 @@ class Segmenter:
             try:
                 segments = self._segments(request, segment, options)
                 references = self._references(request.references, segment)
-                spans = len(segment.masked.spans)
                 translations.append(
-                    Translation(
-                        request,
-                        references=references,
-                        spans=spans,
-                        whole=segment,
-                        segments=segments,
-                    )
+                    Translation(request, references=references, whole=segment, segments=segments)
                 )
             except UserError as error:
                 translations.append(Translation(request, error=str(error)))

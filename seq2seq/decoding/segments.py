@@ -158,8 +158,6 @@ class Translation:
     """Number of terms for the text; 0 after an error or without a search."""
     terms_kept: int = 0
     """Number of terms that the best translation contains."""
-    spans: int = 0
-    """Number of protected spans in the text."""
     error: str | None = None
     """Reason why the text was not translated, or None."""
     whole: Segment | None = None
@@ -176,6 +174,11 @@ class Translation:
     def score(self) -> float:
         """Score of the best translation; NaN after an error."""
         return self.nbest[0].score if self.nbest else math.nan
+
+    @property
+    def spans(self) -> int:
+        """Number of protected spans in the text; 0 after an error."""
+        return len(self.whole.masked.spans) if self.whole else 0
 
     @property
     def spans_repaired(self) -> int:
