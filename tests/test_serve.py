@@ -36,6 +36,7 @@ from seq2seq.decoding.segments import Options, Request, Translation
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
+from seq2seq.preparation.cleaning import language_identifier
 from seq2seq.serve.app import Server
 from seq2seq.serve.collector import BATCH_LINES, Collector
 from seq2seq.serve.limits import Keys, Limits
@@ -152,6 +153,12 @@ def test_a_slow_document_is_ended_and_holds_up_nobody(
     assert line.status_code == 200
     assert late.status_code == 503 and "took too long" in late.json()["error"]
     assert in_time == [True]
+
+
+def test_the_language_identifier_is_loaded_at_the_start(run: Path) -> None:
+    language_identifier.cache_clear()
+    Models([run])
+    assert language_identifier.cache_info().currsize == 1
 
 
 def test_a_language_is_detected_from_the_beginning(

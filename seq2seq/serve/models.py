@@ -41,6 +41,7 @@ class Models:
                 raise UserError(f"{run} translates {' to '.join(pair)}, as another model does")
             translator.translate(["."])  # loads the model: nothing is read later
             self.collectors[pair] = Collector(translator, on_batch)
+        language_identifier()  # also loaded now, not by the first request
         if pivot and not any(pivot in pair for pair in self.collectors):
             raise UserError(f"--pivot {pivot}: no model translates from or to this language")
 
