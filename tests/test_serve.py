@@ -84,6 +84,12 @@ def test_texts_are_translated_as_by_the_translator(models: Models, translator: T
     fields = {"q": LINES[3], "format": "text", "api_key": "any", **PAIR}
     query = http.post("/translate", params=fields)  # as deep-translator
     assert query.json() == {"translatedText": expected[3]}
+    body = {"q": LINES[2], **PAIR}  # replaces the query
+    for both in (
+        http.post("/translate", params=fields, data=body),
+        http.post("/translate", params=fields, json=body),
+    ):
+        assert both.json() == {"translatedText": expected[2]}
     detected = translate(http, LINES[0], source="auto")
     assert detected["detectedLanguage"]["language"] == "en"
 

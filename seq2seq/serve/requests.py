@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from starlette.datastructures import ImmutableMultiDict
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -73,18 +74,24 @@ def endpoint(
 
 
 async def read_fields(request: Request) -> Fields:
-    """Return the fields of the query and of a form or JSON object; a list for repeated fields."""
-    pairs: list[tuple[str, Any]] = [*request.query_params.multi_items()]
-    values: dict[str, list[Any]] = {}
+    """Return the fields of the query and of a form or JSON object; a list for repeated fields.
+
+    A field of the body replaces the same field of the query.
+    """
+    sources: list[ImmutableMultiDict[str, Any]] = [request.query_params]
+    fields: dict[str, Any] = {}
     given: Any = {}
     try:
         if "form" in request.headers.get("content-type", ""):
-            pairs += (await request.form(max_files=1)).multi_items()
+            sources.append(await request.form(max_files=1))
         elif await request.body():
             given = await request.json()
-        for name, value in pairs:
-            values.setdefault(name, []).append(value)
-        fields = {name: x if len(x) > 1 else x[0] for name, x in values.items()} | given
+        for source in sources:
+            values: dict[str, list[Any]] = {}
+            for name, value in source.multi_items():
+                values.setdefault(name, []).append(value)
+            fields |= {name: x if len(x) > 1 else x[0] for name, x in values.items()}
+        fields = fields | given  # TypeError unless it is an object
         json.dumps(fields, ensure_ascii=False, default=str).encode()  # fails for lone surrogates
     except (TypeError, ValueError, RecursionError):
         raise HTTPException(400, "Invalid request: the body is not a JSON object") from None
