@@ -602,7 +602,9 @@ def test_a_proxy_is_an_address(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("change", ["kept", "deleted", "replaced"])
-def test_a_glossary_uses_the_model_that_was_loaded(run: Path, tmp_path: Path, change: str) -> None:
+def test_a_glossary_uses_the_model_that_was_loaded(
+    run: Path, tmp_path: Path, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
     copy, q = tmp_path / "run", {"q": LINES[0], **PAIR}
     shutil.copytree(run, copy, symlinks=True)
     loaded, other = (copy / "best").resolve(), (copy / "last").resolve()
@@ -621,8 +623,8 @@ def test_a_glossary_uses_the_model_that_was_loaded(run: Path, tmp_path: Path, ch
     if change == "kept":
         assert response.json()["details"][0]["score"] == pytest.approx(expected[0].score)
     else:
-        message = f"{loaded} was changed or deleted while in use"
-        assert response.status_code == 400 and message in response.json()["error"]
+        assert response.status_code == 503 and "restart the server" in response.json()["error"]
+        assert f"{loaded} was changed or deleted while in use" in caplog.text
     assert http.post("/translate", json=q).status_code == 200
 
 

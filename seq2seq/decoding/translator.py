@@ -21,7 +21,7 @@ from seq2seq.decoding.segments import Options, Request, Segment, Translation, ma
 from seq2seq.decoding.spans import restore_spans
 from seq2seq.decoding.terms import Glossary
 from seq2seq.documents.formats import read_document
-from seq2seq.errors import UserError
+from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.files import read_sums
 from seq2seq.machine.devices import default_device
 from seq2seq.model.ctranslate2 import converted
@@ -303,5 +303,7 @@ def _load_models(
 
     for folder, expected in zip(folders, sums, strict=True):
         if read_sums(folder) != expected:
-            raise UserError(f"{folder} was changed or deleted while in use: load the model again")
+            raise UnfinishedError(
+                f"{folder} was changed or deleted while in use: load the model again"
+            )
     return [cast("Transformer", load_model(folder, device).model) for folder in folders]

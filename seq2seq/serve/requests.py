@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from seq2seq.errors import UserError
+from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.serve.limits import Keys
 from seq2seq.serve.metrics import Metrics
 
@@ -39,6 +39,10 @@ def endpoint(
         except HTTPException as error:
             status = error.status_code
             raise
+        except UnfinishedError as error:
+            status = 503
+            logger.error("%s", error)
+            raise HTTPException(503, "The model has changed: restart the server") from None
         except UserError as error:  # an invalid document or option
             status = 400
             raise HTTPException(400, f"Invalid request: {error}") from None

@@ -63,6 +63,7 @@ class Translations:
         self, texts: Sequence[str], pair: tuple[str, str], nbest: int = 1
     ) -> list[list[str]]:
         """Return the N best translations of each text, which may have several lines."""
+        require_size(sum(x.count("\n") + 1 for x in texts), "line", self.limits.max_waiting)
         parts = [text.split("\n") for text in texts]
         options = Options(nbest=nbest, scores=False, paragraphs=True)
         beam = {"beam": nbest} if nbest > self._beam(pair) else {}
