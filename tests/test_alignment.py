@@ -12,12 +12,16 @@ import pytest
 import sentencepiece
 import torch
 from conftest import VOCABULARY, pack, sentence
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from seq2seq import Translator
 from seq2seq.data.vocabulary import SentencePieces
-from seq2seq.decoding.alignment import align, longest_run, piece_words, repeats_itself
+from seq2seq.decoding.alignment import WORDS, align, longest_run, piece_words, repeats_itself
 from seq2seq.decoding.engine import Engine
+from seq2seq.decoding.segments import join_texts
+from seq2seq.text.words import TOKENS
 
 
 def test_word_indices_with_a_normalising_tokenizer() -> None:
@@ -92,3 +96,16 @@ def test_the_length_of_a_repetition(text: str, length: int) -> None:
     assert repeats_itself([], text) == bool(length)
     assert not repeats_itself(text, text)  # equal repetition in the source
     assert not length or repeats_itself(text, text * 7)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", " ", "\n"]), st.text("ab .狗", max_size=5))))
+def test_joined_texts_have_the_words_of_the_whole(parts: list[tuple[str, str]]) -> None:
+    for words in (WORDS, TOKENS):
+        separators, texts = [x for x, _ in parts], [x for _, x in parts]
+        joined, firsts = join_texts(separators, texts, words)
+        before = ""
+        for separator, text, first in zip(separators, texts, firsts, strict=True):
+            before += separator + text
+            if words.search(text):
+                assert first == len(words.findall(before)) - len(words.findall(text))
+        assert joined == before

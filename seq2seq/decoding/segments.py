@@ -221,10 +221,10 @@ def _join(
     if len(segments) == 1 and not segments[0].separator:
         return hypotheses[0]
     separators = [segment.separator for segment in segments]
-    text, first_targets = _join_texts(separators, [part.text for part in hypotheses], words)
+    text, first_targets = join_texts(separators, [part.text for part in hypotheses], words)
     links: list[tuple[int, int]] = []
     if any(part.alignment for part in hypotheses):
-        _, first_sources = _join_texts(separators, [segment.text for segment in segments], words)
+        _, first_sources = join_texts(separators, [segment.text for segment in segments], words)
         for part, i0, j0 in zip(hypotheses, first_sources, first_targets, strict=True):
             links += [(i + i0, j + j0) for i, j in part.alignment]
     return Hypothesis(
@@ -238,7 +238,7 @@ def _join(
     )
 
 
-def _join_texts(
+def join_texts(
     separators: Sequence[str], texts: Sequence[str], words: re.Pattern[str]
 ) -> tuple[str, list[int]]:
     """Return the joined texts, and the index of the first word of each.
