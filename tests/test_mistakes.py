@@ -88,7 +88,7 @@ TRANSLATION = [
     ("translate runs/mine input.en --top-k 3", "has no effect without decoding.sample"),
     ("translate runs/mine input.en --precision int4", "invalid choice: 'int4'", "int8"),
     ("evaluate runs/damaged", "is damaged: model.safetensors has changed", "another"),
-    ("translate runs/bare input.en", "runs/bare/best/tokenizer.model: No such file"),
+    ("translate runs/bare input.en", "tokenizer.model: No such file"),
     ("rerank input.en", "nothing to rerank by: give --mbr"),
     ("rerank input.en --mbr chrf", "input.en, line 1"),
     ("rerank scored.jsonl --field comet --weight bleu=2", "--weight bleu: unknown feature"),
