@@ -30,11 +30,11 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.tasks import TASKS
 from seq2seq.training.checkpoint import RunState
+from seq2seq.training.log import TrainingLog
 from seq2seq.training.loss import ModelLoss
-from seq2seq.training.results import Results
 from seq2seq.training.run import train
 from seq2seq.training.run_directory import RunDirectory
-from seq2seq.training.update import Result, Updater
+from seq2seq.training.update import Updater
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -65,7 +65,7 @@ def test_the_updater_uses_r_drop_and_a_zero_learning_rate_changes_nothing(
     updater = Updater(model, TrainingConfig(r_drop=5.0), Accelerator(cpu=True), "fp32")
     torch.manual_seed(3)
     result = updater.update([batch], batch.num_labels, 0.0)
-    torch.testing.assert_close(result.sums, expected.detach())
+    torch.testing.assert_close(result[:2], expected.detach())
     for parameter, old in zip(model.parameters(), before, strict=True):
         assert torch.equal(parameter, old)
 
@@ -81,18 +81,22 @@ def test_the_norm_of_the_gradient_is_that_before_clipping(
     squares = sum(float(p.grad.square().sum()) for p in copy.parameters() if p.grad is not None)
     training = TrainingConfig(clip_norm=clip_norm, label_smoothing=0.1)
     updater = Updater(model, training, Accelerator(cpu=True), "fp32")
-    result = updater.update([batch], batch.num_labels, 0.0)
-    assert float(result.gradient_norm) == pytest.approx(squares**0.5, rel=1e-5)
+    norm = updater.update([batch], batch.num_labels, 0.0)[2]
+    assert float(norm) == pytest.approx(squares**0.5, rel=1e-5)
 
 
-def test_logged_norms_are_means_over_the_updates_that_were_made() -> None:
-    results = Results(state := RunState(), Processes(), max_skipped=9)
+def test_logged_norms_are_means_over_the_updates_that_were_made(
+    make_model: Callable[..., Transformer], tmp_path: Path
+) -> None:
+    training, state = TrainingConfig(), RunState(step=3)
+    updater = Updater(make_model(), training, Accelerator(cpu=True), "fp32")
+    log = TrainingLog(tmp_path, training, state, updater, Processes())
     for norm in (1.0, math.nan, 3.0):
-        result = Result(torch.ones(2), torch.tensor(norm), loss_scale=torch.tensor(1.0))
-        results.add(result, 4, 8, lr=0.1)
-    results.read()
-    results = Results(state, Processes(), max_skipped=9)  # as if the run had been resumed
-    found = results.metrics()
+        log.add(torch.tensor([1.0, 1.0, norm, 1.0]), 4, 8, lr=0.1)
+    log.read()
+    log = TrainingLog(tmp_path, training, state, updater, Processes())  # as if resumed
+    log.training()
+    [found] = records(tmp_path, "train")
     assert found["gradient_norm"] == 2.0 and found["loss"] == 2 / 8
     assert found["tokens_per_update"] == 8 and state.totals.updates == 0
 

@@ -19,7 +19,7 @@ from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData, Update, prefetched
 from seq2seq.errors import UserError
-from seq2seq.machine.memory import memory_in_use, return_freed_memory
+from seq2seq.machine.memory import return_freed_memory
 from seq2seq.model.directory import average_models, load_weights, save_model, snapshot
 from seq2seq.model.transformer import Network
 from seq2seq.processes import Interrupted, Processes, Signals, peer_is_lost
@@ -28,7 +28,6 @@ from seq2seq.training import schedule
 from seq2seq.training.checkpoint import RunState, require_same_run
 from seq2seq.training.log import TrainingLog
 from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
-from seq2seq.training.results import Results
 from seq2seq.training.run_directory import MAX_PENDING, OPTIMIZER_FILE, RunDirectory
 from seq2seq.training.update import Updater, require_memory
 
@@ -60,8 +59,7 @@ class Trainer:
                 logger.info("resuming %s after update %d", run, self.state.step)
             if processes.is_main:
                 self.directory.reconcile(resumed, self.state)
-        self.results = Results(self.state, processes, training.max_skipped)
-        self.log = TrainingLog(run, updater.accelerator, self.state)
+        self.log = TrainingLog(run, training, self.state, updater, processes)
         self.signals = Signals()
         self.stopped_by = 0
         """Number of a signal that a process received, or 0."""
@@ -144,7 +142,7 @@ class Trainer:
         labels, tokens = self.processes.all_reduce(update.num_labels, update.num_tokens)
         result = self.updater.update(update.batches, int(labels), lr)
         state.step += 1
-        self.results.add(result, int(labels), int(tokens), lr)
+        self.log.add(result, int(labels), int(tokens), lr)
         state.epoch, state.offset = update.next_epoch, update.next_offset
         self._synchronize()
         self.directory.wait(MAX_PENDING)
@@ -152,7 +150,7 @@ class Trainer:
     def _start_clock(self) -> None:
         self._started = time.monotonic()
         self._minutes_before = self.state.minutes
-        self.results.restart_clock()
+        self.log.restart_clock()
 
     def _synchronize(self) -> None:
         """Share the main process's clock, and a signal that any process has received."""
@@ -164,22 +162,11 @@ class Trainer:
 
     def _log(self) -> None:
         self._read_results()
-        state = self.state
-        metrics = self.results.metrics() | {
-            "epoch": state.epoch,
-            "minutes": state.minutes,
-            "skipped": state.skipped,
-            "threads": torch.get_num_threads(),
-            "memory_gib": memory_in_use(self.updater.device) / 2**30,
-        }
-        if self.updater.scaler.is_enabled():
-            scale = self.updater.scaler.get_scale()
-            metrics |= {"overflows": state.overflows, "loss_scale": scale}
-        self.log.training(schedule.minutes_left(self.config.training, state), metrics)
+        self.log.training()
 
     def _read_results(self) -> None:
         """Add the results to the state; raises UserError after too many skipped updates."""
-        self.results.read()
+        self.log.read()
         state = self.state
         if state.consecutive_skips < self.config.training.max_skipped:
             return
@@ -208,7 +195,7 @@ class Trainer:
             raise
         model.train()
         return_freed_memory()
-        self.results.restart_clock()
+        self.log.restart_clock()
         self._synchronize()
         return metrics | {"minutes": self.state.minutes}
 
@@ -232,7 +219,7 @@ class Trainer:
         """Write a checkpoint."""
         self._update_state()
         self._write_checkpoint()
-        self.results.restart_clock()
+        self.log.restart_clock()
 
     def _update_state(self) -> None:
         """Update results, clock and loss scale in the state."""

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -26,17 +25,6 @@ from seq2seq.model.transformer import Network
 from seq2seq.processes import Processes
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.optimizer import build_optimizers, step_optimizers
-
-
-class Result(NamedTuple):
-    """Result of an update, on the device."""
-
-    sums: Tensor
-    """Loss and nll of this process's shard, summed over labels, (2,), in nats."""
-    gradient_norm: Tensor
-    """Norm of the gradient before clipping, a scalar."""
-    loss_scale: Tensor
-    """Scale of the fp16 gradient scaler, a scalar; 1 unless in fp16."""
 
 
 class Updater:
@@ -67,10 +55,12 @@ class Updater:
         loss = ModelLoss(model, training.label_smoothing, training.r_drop / 2)
         self.loss = accelerator.prepare(loss)
 
-    def update(self, batches: Sequence[Batch], num_labels: int, lr: float) -> Result:
-        """Make an update with learning rate `lr`.
+    def update(self, batches: Sequence[Batch], num_labels: int, lr: float) -> Tensor:
+        """Make an update with learning rate `lr`; return loss, nll, norm and loss scale, (4,).
 
-        If the gradient is not finite, weights and optimiser state do not change.
+        Loss and nll, in nats, are summed over the labels of this process. The norm is that of the
+        gradient before clipping. If it is not finite, weights and optimiser state do not change.
+        The loss scale is 1 unless in fp16. The result is on the device: the host does not wait.
         batches: micro-batches of this process. num_labels: number of labels over all processes.
         """
         self.loss.train()
@@ -91,7 +81,7 @@ class Updater:
         step_optimizers(self.optimizers, lr, skip)
         loss_scale = self.scaler.scale(torch.ones_like(skip))
         self.scaler.update()
-        return Result(torch.stack(sums).sum(dim=0), norm, loss_scale)
+        return torch.stack([*torch.stack(sums).sum(dim=0), norm, loss_scale])
 
     def dry_run(self, batch: Batch) -> None:
         """Make an update that changes nothing, to test the memory use of a batch."""
