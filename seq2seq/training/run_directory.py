@@ -109,14 +109,6 @@ class RunDirectory:
         last = self.checkpoints()[-1:]
         return f"the last checkpoint is {last[0]}" if last else "there is no checkpoint yet"
 
-    def reconcile(self, newest: Path, state: RunState) -> None:
-        """Make links and kept models consistent with the checkpoint that the run resumes from.
-
-        Newer checkpoints are damaged. The next checkpoint replaces them.
-        """
-        self._link(state, newest)
-        self._remove_models(state)
-
     def save(self, state: RunState, save_model: Save, optimizers: Tensors | None) -> None:
         """Write a checkpoint or, without optimisers, a model to kept/, and update the links.
 
@@ -124,8 +116,8 @@ class RunDirectory:
         tensors are copies in CPU memory: the thread writes them.
         """
         self.wait(MAX_PENDING - 1)
-        arguments = deepcopy(state), save_model, optimizers
-        self._waiting.append(self._thread.submit(self._write, *arguments))
+        writing = self._thread.submit(self._write, deepcopy(state), save_model, optimizers)
+        self._waiting.append(writing)
 
     def wait(self, pending: int = 0) -> None:
         """Wait until at most `pending` writes are left; raises an error of a finished write."""
@@ -142,17 +134,15 @@ class RunDirectory:
                 if optimizers is not None:
                     safetensors.torch.save_file(optimizers, str(draft / OPTIMIZER_FILE))
                     state.save(draft)
-            self._link(state, folder if is_checkpoint else None)
-            if is_checkpoint:
-                for older in self.checkpoints():
-                    if older != folder and step_of(older) not in state.scheduled:
-                        remove_folder(older)
-                self._remove_models(state)
+            self.reconcile(state, folder if is_checkpoint else None)
+            for other in self.checkpoints() if is_checkpoint else ():
+                if other != folder and step_of(other) not in state.scheduled:
+                    remove_folder(other)
         except UserError as error:
             raise UserError(f"{error}; {self.describe_last()}") from None
 
-    def _link(self, state: RunState, last: Path | None = None) -> None:
-        """Update the links `last`, `best` and `averaged`."""
+    def reconcile(self, state: RunState, last: Path | None) -> None:
+        """Update links and, if `last` is a checkpoint with this state, remove unneeded models."""
         targets = {
             "last": last,
             "best": self.path / state.best if state.best else None,
@@ -161,12 +151,9 @@ class RunDirectory:
         for name, target in targets.items():
             if target and target.exists():
                 atomic_link(self.path / name, target)
-
-    def _remove_models(self, state: RunState) -> None:
-        """Remove the models in kept/ that the run does not need."""
-        for folder in (self.path / "kept").glob("[!.]*"):
-            if folder.name not in state.models():
-                remove_folder(folder)
+        for model in (self.path / "kept").glob("[!.]*") if last else ():
+            if model.name not in state.models():
+                remove_folder(model)
 
 
 def step_of(checkpoint: Path) -> int:

@@ -58,7 +58,7 @@ class Trainer:
             if not schedule.is_finished(training, self.state):
                 logger.info("resuming %s after update %d", run, self.state.step)
             if processes.is_main:
-                self.directory.reconcile(resumed, self.state)
+                self.directory.reconcile(self.state, resumed)
         self.log = TrainingLog(run, training, self.state, updater, processes)
         self.signals = Signals()
         self.stopped_by = 0
@@ -90,7 +90,8 @@ class Trainer:
             logger.warning("training ends during warm-up (training.warmup_steps >= max_steps)")
         with self.signals.installed(), self.log.bar:
             require_memory(self.updater, self.data, self.processes)
-            self._start_clock()
+            self._started = time.monotonic() - 60 * self.state.minutes
+            self.log.restart_clock()
             try:
                 self._train()
                 self.directory.wait()
@@ -147,14 +148,9 @@ class Trainer:
         self._synchronize()
         self.directory.wait(MAX_PENDING)
 
-    def _start_clock(self) -> None:
-        self._started = time.monotonic()
-        self._minutes_before = self.state.minutes
-        self.log.restart_clock()
-
     def _synchronize(self) -> None:
         """Share the main process's clock, and a signal that any process has received."""
-        minutes = self._minutes_before + (time.monotonic() - self._started) / 60
+        minutes = (time.monotonic() - self._started) / 60
         self.state.minutes, number = self.processes.all_reduce(
             minutes if self.processes.is_main else 0.0, self.signals.number, operation="MAX"
         )
