@@ -108,11 +108,17 @@ def load_systems(
     systems = []
     for path in hypotheses:
         name = path.name if is_short else str(path)
-        if path in runs:
-            tag = tag_of(runs[path], split)
-            systems.append(_translated(name, path, sources, tag, processes))
-        else:
+        if path in files:
             systems.append(System(name, files[path]))
+            continue
+        # With the search settings of the recipe, as `evaluate`.
+        tag = tag_of(runs[path], split)
+        translator = Translator.load(path, device=processes.device, tag=tag)
+        if processes.is_main:
+            logger.info("translating %s sentences with %s", f"{len(sources):,}", path)
+        lines = map_sharded(translator.translate, sources, processes)
+        search = describe_search(translator.decoding, translator.engines.precision)
+        systems.append(System(name, lines, search))
     return test_set, systems
 
 
@@ -142,14 +148,3 @@ def _texts_of_runs(
     if any(texts != test_sets[0] for texts in test_sets):
         raise UserError(f"the runs have different {split} sets: name one with --data PREFIX")
     return test_sets[0]
-
-
-def _translated(
-    name: str, run: Path, sources: Sequence[str], tag: str | None, processes: Processes
-) -> System:
-    """Translate with the search settings of the recipe, as `evaluate` does."""
-    translator = Translator.load(run, device=processes.device, tag=tag)
-    if processes.is_main:
-        logger.info("translating %s sentences with %s", f"{len(sources):,}", run)
-    lines = map_sharded(translator.translate, sources, processes)
-    return System(name, lines, describe_search(translator.decoding, translator.engines.precision))

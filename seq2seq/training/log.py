@@ -150,21 +150,17 @@ class TrainingLog:
 
 def summary(config: Config, run: Path, state: RunState) -> str:
     """Return a text with the best model and its score, updates, time, and the next commands."""
-    by = config.training.best_by
-    lines = []
+    by, best = config.training.best_by, ""
     if state.best and state.best_score is not None:
         score = -state.best_score if by == "nll" else state.best_score
         name = state.best.rpartition("_")[2]
         origin = "the average of checkpoints" if "average" in state.best else f"update {name}"
         quality = f"{metric_name(by)} {score:.2f} on the development set, {origin}"
-        lines.append(f"best model: {run / 'best'}, {quality}")
-    return "\n".join(
-        [
-            *lines,
-            f"trained: {state.step:,} updates in {duration(state.minutes)}",
-            "next:",
-            f"  seq2seq evaluate {run}",
-            f"  seq2seq {load_task(config.task).use.format(run=run)}",
-            f"  seq2seq report {run}",
-        ]
+        best = f"best model: {run / 'best'}, {quality}\n"
+    return (
+        f"{best}trained: {state.step:,} updates in {duration(state.minutes)}\n"
+        "next:\n"
+        f"  seq2seq evaluate {run}\n"
+        f"  seq2seq {load_task(config.task).use.format(run=run)}\n"
+        f"  seq2seq report {run}"
     )
