@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from seq2seq import __version__
 from seq2seq.cli import commands
-from seq2seq.cli.parser import Parser, count, minutes, path, weight
 from seq2seq.config import DecodingConfig
 from seq2seq.errors import did_you_mean
 from seq2seq.planning.sizes import SIZES
@@ -41,6 +41,46 @@ QUANTIZATIONS = *INTEGERS, "float16", "bfloat16", "float32"
 TOKENIZERS = ["13a", "intl", "none", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200"]
 """Tokenizers of sacreBLEU for BLEU."""
 METRICS = "bleu", "chrf", "chrf++", "ter", "spbleu"
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser that reports an error in one line, without the usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2, with a suggestion for a misspelt choice."""
+        if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            message += did_you_mean(found[1], re.findall(r"[\w-]+", found[2]))
+        separator = "" if message.endswith(("?", ";")) else ";"
+        self.exit(2, f"{self.prog}: error: {message}{separator} see `{self.prog} --help`\n")
+
+
+def count(text: str) -> int:
+    """Parse a whole number of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return number
+
+
+def minutes(text: str) -> float:
+    """Parse a number of minutes, an integer or a decimal number."""
+    number = float(text)
+    if not 0.1 <= number <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0.1 to 1,000,000")
+    return number
+
+
+def path(text: str) -> Path:
+    """Parse a path; an empty one is an error."""
+    if not text:  # Path("") is the current folder
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
+
+
+def weight(text: str) -> tuple[str, float]:
+    """Parse NAME=X; return the name and the number."""
+    name, _, number = text.rpartition("=")
+    return name, float(number)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
