@@ -196,11 +196,10 @@ def classify(options: argparse.Namespace) -> None:
 def score(options: argparse.Namespace) -> None:
     """Score translations, and compare systems."""
     from seq2seq.data.lines import require_files
-    from seq2seq.evaluation.breakdown import break_down
+    from seq2seq.evaluation.breakdown import break_down, breakdown_text
     from seq2seq.evaluation.comparison import compare, read_line_scores
     from seq2seq.evaluation.systems import load_systems
     from seq2seq.processes import Processes
-    from seq2seq.report.scores import breakdown_text, result_text
 
     hypotheses = [options.hypothesis, *options.against]
     files = [Path(name) for _, *names in options.line_scores for name in names]
@@ -222,7 +221,7 @@ def score(options: argparse.Namespace) -> None:
             keys=options.metrics,
             line_scores=read_line_scores(options.line_scores, systems),
         )
-        tree, text = result.to_dict(), result_text(result)
+        tree, text = result.to_dict(), result.text()
         if options.lines is not None:
             breakdown = break_down(systems, test_set, options.lines)
             tree |= {"breakdown": breakdown}

@@ -1,4 +1,4 @@
-"""Scores by sentence length, and the lines where two systems differ most."""
+"""`seq2seq score --lines`: scores by sentence length, and the lines that differ most."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.evaluation.metrics import VALIDATION_METRICS, make_metric, score
+from seq2seq.evaluation.metrics import NAMES, VALIDATION_METRICS, make_metric, score
 from seq2seq.evaluation.systems import System, TestSet
+from seq2seq.tables import aligned
 from seq2seq.text.words import words
 
 LENGTHS = (1, 6, 11, 21, 41)
 """Lower bound of each length group, in words of the reference."""
-
-Groups = list[dict[str, Any]]
-"""Name and number of lines of each length group, and the scores by system name."""
 
 
 def break_down(systems: Sequence[System], test_set: TestSet, count: int) -> dict[str, Any]:
@@ -70,8 +68,11 @@ def mark_differences(text: str, other: str, before: str, after: str) -> str:
     return result
 
 
-def by_length(systems: Sequence[System], test_set: TestSet) -> Groups:
-    """Return scores by length group; the length is the number of words of the first reference."""
+def by_length(systems: Sequence[System], test_set: TestSet) -> list[dict[str, Any]]:
+    """Return name, number of lines, and scores by system name, of each length group.
+
+    The length is the number of words of the first reference.
+    """
     lens = [len(words(text)) for text in test_set.references[0]]
     group_ids = np.digitize(lens, LENGTHS[1:])  # an empty reference belongs to the first group
     groups = []
@@ -93,3 +94,28 @@ def by_length(systems: Sequence[System], test_set: TestSet) -> Groups:
             group[system.name] = {metric.key: round(metric.value, 4) for metric in scores}
         groups.append(group)
     return groups
+
+
+def breakdown_text(breakdown: dict[str, Any], *, on_terminal: bool) -> str:
+    """Return the result of `break_down` as text, with differing words marked."""
+    groups = breakdown["by_length"]
+    columns = [(key, name) for key in VALIDATION_METRICS for name in [*groups[0]][2:]]
+    titles = [f"{name} {NAMES[key]}".strip() for key, name in columns]
+    table = [["words of the reference", "lines", *titles]]
+    for group in groups:
+        values = [f"{group[name][key]:.2f}" for key, name in columns]
+        table.append([group["group"], f"{group['lines']:,}", *values])
+    before, after = ("\x1b[1m", "\x1b[0m") if on_terminal else ("[", "]")
+    legend = "lines that differ most; differing words are " + ("bold" if on_terminal else "in []")
+    parts = [aligned(table), [legend]]
+    for line in (*breakdown["better"], *breakdown["worse"]):
+        *_, first, second = line
+        rows = [(key, line[key]) for key in ("source", "reference") if line[key]]
+        for name, other in ((first, second), (second, first)):
+            rows.append(
+                (name, mark_differences(line[name], line[other], before, after) or "(empty)")
+            )
+        width = max(len(name) for name, _ in rows)
+        head = f"line {line['line']}: {second} {line['difference']:+.1f} chrF2"
+        parts.append([head, *(f"  {name:{width}}  {text}" for name, text in rows)])
+    return "\n\n".join("\n".join(lines) for lines in parts)

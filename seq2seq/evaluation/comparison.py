@@ -1,9 +1,10 @@
-"""Scores of systems and paired significance tests, computed by sacreBLEU."""
+"""`seq2seq score`: scores of systems and paired significance tests, computed by sacreBLEU."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from seq2seq.evaluation.metrics import (
     score_by,
 )
 from seq2seq.evaluation.systems import System, TestSet
+from seq2seq.tables import aligned
 
 MAX_TESTED_LINES = 10_000
 """Maximum number of lines for tests. sacreBLEU's resamples take 0.13 MB of memory per line."""
@@ -31,6 +33,14 @@ MIN_DIFFERENT = 10
 """Minimum number of differing lines for a significant difference."""
 LOWER_IS_BETTER = ("ter", "metricx")
 """Prefixes of the lower-case names of metrics where a lower score is better."""
+RULE = (
+    f"Significant: p < {LEVEL} in both tests (paired bootstrap resampling and approximate "
+    f"randomisation), and at least {MIN_DIFFERENT} lines differ."
+)
+ABOUT_MODELS = (
+    "The tests compare these models, not their recipes: another seed of the same recipe gives "
+    "another model."
+)
 
 
 @dataclass(frozen=True)
@@ -123,6 +133,26 @@ class Result:
         first, *others = trees
         against = {"against": others} if others else {}
         return {**first, "lines": len(self.systems[0].lines), **against}
+
+    def text(self) -> str:
+        """Return a table of scores, a sentence per comparison, signatures and search settings."""
+        rows = [["", *(score.name for score in self.scores[0])]]
+        for i, score in enumerate(self.scores[0], start=1):
+            if score.key.startswith(LOWER_IS_BETTER):
+                rows[0][i] += " (lower is better)"
+        notes = {score.name: score.signature for score in self.scores[0] if score.signature}
+        for system, scores in zip(self.systems, self.scores, strict=True):
+            rows.append([system.name, *(score.text for score in scores)])
+            details = [*(score.details for score in scores), system.search]
+            notes[system.name] = "  ".join(filter(None, details))
+        sentences = [comparison.sentence() for comparison in chain(*self.comparisons)]
+        if sentences:
+            sentences.append(RULE)
+            if any(system.search for system in self.systems):  # a run, not a file
+                sentences.append(ABOUT_MODELS)
+        footnotes = [f"  {name:7}  {text}" for name, text in notes.items() if text]
+        parts = [part for part in (aligned(rows), sentences, footnotes) if part]
+        return "\n\n".join("\n".join(lines) for lines in parts)
 
 
 def compare(

@@ -1,1 +1,1 @@
-"""Tables, reports and score output for runs."""
+"""Tables and reports of runs."""
