@@ -36,9 +36,6 @@ from seq2seq.processes import Processes
 from seq2seq.task import Evaluator
 from seq2seq.training.loss import ModelLoss, smoothed_cross_entropy
 
-Window = tuple[int, int]
-"""Start of a context window, and the number of its last predictions that are scored."""
-
 
 @dataclass
 class SplitEvaluator(Evaluator):
@@ -185,8 +182,8 @@ class TextEvaluator(SplitEvaluator):
         }
 
 
-def windows_of(num_tokens: int, context: int, stride: int) -> list[Window]:
-    """Return the context windows of a text."""
+def windows_of(num_tokens: int, context: int, stride: int) -> list[tuple[int, int]]:
+    """Return start and number of scored predictions, the last ones, of each context window."""
     last = num_tokens - 1  # number of predictions
     first = min(context, last)
     ends = [min(done + stride, last) for done in range(first, last, stride)]

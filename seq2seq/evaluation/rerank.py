@@ -162,7 +162,10 @@ class Reranker:
             columns["mbr"] = expected_utility(line.texts, self.utility)
         try:
             if self._backward:
-                columns["backward"] = [_log_prob_of_source(result) for result in scored]
+                if any(result.error for result in scored):
+                    raise UserError("a candidate is too long for the backward model")
+                sources = [result.references[0] for result in scored]  # given each candidate
+                columns["backward"] = [x.log_prob / (len(x.pieces) + 1) for x in sources]
             if self._generator:
                 columns["lm"] = [log_prob_of_text(self._generator, text) for text in line.texts]
         except UserError as error:  # a text is too long or has unknown characters
@@ -178,14 +181,6 @@ class Reranker:
         kept = {key: value for key, value in line.fields.items() if key not in replaced}
         fields = {key: best[key] for key in best if key in {*CANDIDATE_FIELDS, "rerank_score"}}
         return {**kept, "translation": best["text"], **fields, "nbest": nbest}
-
-
-def _log_prob_of_source(scored: Translation) -> float:
-    """Return the log-probability of the source per token, in nats."""
-    if scored.error:
-        raise UserError("a candidate is too long for the backward model")
-    [source] = scored.references
-    return source.log_prob / (len(source.pieces) + 1)
 
 
 def best_text(fields: Mapping[str, Any]) -> str:
