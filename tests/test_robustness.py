@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from seq2seq.cli import main
-from seq2seq.evaluation.robustness import changed_pairs, robustness
+from seq2seq.evaluation.evaluate import changed_pairs, robustness
 
 PAIRS = [
     ("See the house.", "Sieh das Haus."),

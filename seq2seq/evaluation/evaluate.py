@@ -1,19 +1,22 @@
-"""Evaluation of a trained model on a split of its data or on other files."""
+"""Evaluation of a trained model on a split or other files, also with typos and other changes."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from seq2seq.config import with_batch_tokens
+from seq2seq.data.random_numbers import generators
 from seq2seq.data.streams import map_sharded
 from seq2seq.errors import UserError, named_output, not_a_number
 from seq2seq.evaluation.evaluators import TranslationEvaluator
-from seq2seq.evaluation.metrics import bleu_tokenizer
-from seq2seq.evaluation.robustness import robustness, robustness_rows
+from seq2seq.evaluation.metrics import VALIDATION_METRICS, bleu_tokenizer, score
 from seq2seq.evaluation.test_sets import encode_files, split_of_run
 from seq2seq.files import write_text
 from seq2seq.model.directory import load_model
@@ -22,6 +25,7 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.tables import aligned
 from seq2seq.task import load_task
+from seq2seq.text.augment import CHANGES, Pair, join
 from seq2seq.training.records import metric_name
 
 logger = logging.getLogger(__name__)
@@ -84,12 +88,42 @@ def evaluate_run(
     return metrics
 
 
+def changed_pairs(pairs: Sequence[Pair]) -> Iterator[tuple[str, list[Pair]]]:
+    """Yield the name of each change, and all pairs after it."""
+    yield "clean", list(pairs)
+    for name, change in CHANGES.items():
+        if name != "copy":  # not something that users type
+            random = generators(np.arange(len(pairs)), seed=0, epoch=0)
+            yield name, list(map(change, pairs, random))
+    yield "join", [join(pairs[i : i + 2]) for i in range(0, len(pairs), 2)]
+
+
+def robustness(
+    translate: Callable[[Sequence[str]], Sequence[str]], pairs: Sequence[Pair], *, tokenize: str
+) -> dict[str, dict[str, float]]:
+    """Return BLEU and chrF2 of test pairs as they are, and under each change of data.augment.
+
+    Changes of both sides also change the references. `join` puts two lines on one.
+    """
+    table: dict[str, dict[str, float]] = {}
+    for name, changed in changed_pairs(pairs):
+        sources, references = zip(*changed, strict=True)
+        hypotheses = translate(sources)
+        scores = score(hypotheses, [references], tokenize=tokenize, keys=VALIDATION_METRICS)
+        table[name] = {metric.key: metric.value for metric in scores}
+        table[name]["chrf_lost"] = table["clean"]["chrf"] - table[name]["chrf"]
+    return table
+
+
 def metrics_text(metrics: dict[str, Any]) -> str:
     """Return the result of `evaluate_run` as text, a metric on each line."""
     lines = []
     for name, value in metrics.items():
         if name == "robustness":
-            lines += ["", *aligned(robustness_rows(value))]
+            rows = [["change", "BLEU", "chrF2", "chrF2 lost"]]
+            for change, scores in value.items():
+                rows.append([change, *(f"{number:.2f}" for number in scores.values())])
+            lines += ["", *aligned(rows)]
         elif isinstance(value, dict):
             rows = [["", *value]]
             rows += [[label, *map(str, counts.values())] for label, counts in value.items()]

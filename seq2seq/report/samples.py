@@ -20,8 +20,6 @@ from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.segments import END, Hypothesis
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
-from seq2seq.evaluation.metrics import bleu_tokenizer
-from seq2seq.evaluation.robustness import robustness, robustness_rows
 from seq2seq.evaluation.test_sets import split_of_run, tag_of
 from seq2seq.preparation.shards import tagged
 from seq2seq.report.page import details, paragraph, shaded_table, table
@@ -30,8 +28,6 @@ NUM_SAMPLES = 8
 MAX_TOKENS = 40
 """Longer sentences have no legible attention matrix."""
 NUM_ATTENTIONS = 3
-MAX_ROBUSTNESS = 300
-"""Number of sentences that are translated under each change."""
 TEXTS = 3
 SAMPLE_TOKENS = 400
 NUM_ERRORS = 10
@@ -61,16 +57,11 @@ def _translation(config: Config, run: Path, device: str) -> list[str]:
     texts = [sources[i] for i in chosen]
     width = min(5, translator.decoding.beam)
     results = translator.translations(texts, tokens=True, nbest=width)
-    pairs = list(zip(sources, references, strict=True))[:MAX_ROBUSTNESS]
-    scores = robustness(translator.translate, pairs, tokenize=bleu_tokenizer(config.pairs))
     return [
         "<h3>Samples</h3>",
         paragraph("Dark tokens have a low probability. Point at a token for its probability."),
         *(_sample(sources[i], references[i], r) for i, r in zip(chosen, results, strict=True)),
         *_attention(translator, texts, results),
-        "<h3>Robustness</h3>",
-        paragraph(f"Scores of {len(pairs)} sentences under changes of their text."),
-        table(robustness_rows(scores)),
     ]
 
 
