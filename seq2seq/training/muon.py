@@ -53,16 +53,17 @@ class Muon(torch.optim.Optimizer):
         """Update all matrices, and overwrite gradients; the RMS of an update is about 0.2 * lr."""
         good = 1 - self.found_inf
         for group in self.param_groups:
-            by_shape: defaultdict[tuple[int, int], list[tuple[Tensor, Tensor]]] = defaultdict(list)
+            by_shape: defaultdict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for parameter, parts in zip(group["params"], group["parts"], strict=True):
                 if not (state := self.state[parameter]):
                     state["momentum"] = torch.zeros_like(parameter)
                 direction = self._nesterov(parameter.grad, state["momentum"])
                 if decay := group["lr"] * group["weight_decay"]:
                     parameter.mul_(1 - decay * good)
-                for matrix in zip(parameter.chunk(parts), direction.chunk(parts), strict=True):
-                    height, width = matrix[0].shape
-                    by_shape[min(height, width), max(height, width)].append(matrix)
+                for pair in zip(parameter.chunk(parts), direction.chunk(parts), strict=True):
+                    height, width = pair[0].shape
+                    weight, update = pair if height <= width else (pair[0].T, pair[1].T)
+                    by_shape[weight.shape].append((weight, update))
             for (height, width), matrices in by_shape.items():
                 rate = 0.2 * math.sqrt(width) * group["lr"]
                 size = max(1, ELEMENTS_AT_ONCE // (height * width))
@@ -76,17 +77,13 @@ class Muon(torch.optim.Optimizer):
         return grad.lerp_(momentum, MOMENTUM)
 
     def _update(self, matrices: Sequence[tuple[Tensor, Tensor]], rate: float) -> None:
-        """Update matrices, given with directions, of one shape or its transpose, as a batch."""
-        wide = torch.stack([x if _is_wide(x) else x.T for _, x in matrices])
+        """Update wide matrices of one shape, given with their directions, as a batch."""
+        wide = torch.stack([direction for _, direction in matrices])
         if self._dtype == torch.float16:  # to avoid under- and overflow of gradients
             wide = F.normalize(wide.flatten(1)).view_as(wide)
         updates = orthogonalize(wide.to(self._dtype)) * (1 - self.found_inf)
         for (weight, _), update in zip(matrices, updates, strict=True):
-            weight.add_(update if _is_wide(weight) else update.T, alpha=-rate)
-
-
-def _is_wide(matrix: Tensor) -> bool:
-    return matrix.shape[0] <= matrix.shape[1]
+            weight.add_(update, alpha=-rate)
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
