@@ -6,7 +6,6 @@ on resume. Here they come from a given generator.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator
 from functools import lru_cache
@@ -21,8 +20,6 @@ from seq2seq.data.vocabulary import Vocabulary
 
 CACHED = 100_000
 """Size of the cache of segmented words."""
-NORMAL = 1
-"""Type of ordinary pieces; special symbols, bytes and user-defined symbols have other types."""
 
 
 class BPEDropout:
@@ -35,8 +32,7 @@ class BPEDropout:
     def __init__(self, vocabulary: Vocabulary, probability: float) -> None:
         self.probability = probability
         model = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
-        normal = [i for i, kind in enumerate(_read_types(vocabulary.model)) if kind == NORMAL]
-        costs = {model.id_to_piece(i): -model.get_score(i) for i in normal}
+        costs = _costs(model)
         texts = vocabulary.pieces(range(vocabulary.size))
         self._ids = {text: i for i, text in enumerate(texts) if text in costs}
         self._costs = {text: costs[text] for text in self._ids}
@@ -105,6 +101,20 @@ class BPEDropout:
         return tuple(self._ids[symbol] for symbol in symbols), count
 
 
+def _costs(model: Any) -> dict[str, float]:
+    """Return the costs of ordinary pieces: no bytes, special or longer user-defined symbols."""
+    tests = model.is_unknown, model.is_control, model.is_unused, model.is_byte
+    ids = [i for i in range(len(model)) if not any(test(i) for test in tests)]
+    pieces = [model.id_to_piece(i) for i in ids]
+    # Without any merge, only user-defined symbols have more than one character.
+    unmerged = model.encode(pieces, out_type=str, enable_sampling=True, alpha=1.0)
+    return {
+        piece: -model.get_score(i)
+        for i, piece, parts in zip(ids, pieces, unmerged, strict=True)
+        if len(piece) == 1 or piece not in parts
+    }
+
+
 def _drops(random: np.random.Generator, probability: float) -> Iterator[int]:
     """Yield the indices of successes in a sequence of Bernoulli trials."""
     number = -1
@@ -112,37 +122,3 @@ def _drops(random: np.random.Generator, probability: float) -> Iterator[int]:
         for gap in random.geometric(probability, 16).tolist():
             number += gap
             yield number
-
-
-def _read_types(model: bytes) -> list[int]:
-    """Return the types of the pieces in the order of their ids."""
-    return [dict(_fields(piece)).get(3, NORMAL) for number, piece in _fields(model) if number == 1]
-
-
-def is_bpe(model: bytes) -> bool:
-    """Return whether a SentencePiece model has merges."""
-    options = next((value for number, value in _fields(model) if number == 2), b"")
-    return dict(_fields(options)).get(3) == 2
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the number and the value (int or bytes) of each field of a protocol buffer.
-
-    SentencePiece's own reader (`sentencepiece_model_pb2`) needs a version of protobuf that
-    SentencePiece does not install and that conflicts with other packages.
-    """
-    stream = io.BytesIO(message)
-
-    def varint() -> int:
-        value = shift = 0
-        while (byte := stream.read(1)[0]) >= 0x80:
-            value |= (byte & 0x7F) << shift
-            shift += 7
-        return value | byte << shift
-
-    while stream.tell() < len(message):
-        number, wire_type = divmod(varint(), 8)
-        if wire_type == 0:
-            yield number, varint()
-        else:
-            yield number, stream.read(varint() if wire_type == 2 else {1: 8, 5: 4}[wire_type])

@@ -105,6 +105,11 @@ class SentencePieces(Vocabulary):
         """Return the text of each row of pieces as one line."""
         return self.decode(self.piece_ids(rows))
 
+    def has_merges(self) -> bool:
+        """Return whether this is a BPE model: its scores are ranks, not log-probabilities."""
+        ids = range(self._processor.get_piece_size())
+        return all(self._processor.get_score(i).is_integer() for i in ids)
+
     def keeps_spaces(self) -> bool:
         """Return whether spaces and line feeds are preserved; language models need this."""
         text = " a\n  b \n"

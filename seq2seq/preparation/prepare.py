@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from seq2seq.config import Config, LabelledConfig, TextConfig
-from seq2seq.data.bpe_dropout import is_bpe
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.store import write_store
 from seq2seq.data.tokenizer import Tokenizer
@@ -77,8 +76,8 @@ def _pretrained(config: Config, tags: Sequence[str]) -> Tokenizer | None:
     tokenizer = Tokenizer.from_files(models)
     if not isinstance(tokenizer.source, SentencePieces):
         raise UserError(f"{models[0]} is a language model's alphabet: give a SentencePiece model")
-    for model in models if config.tokenizer.bpe_dropout else []:
-        if not is_bpe(model.read_bytes()):
+    for model, vocabulary in zip(models, tokenizer.translation_vocabularies, strict=False):
+        if config.tokenizer.bpe_dropout and not vocabulary.has_merges():
             raise UserError(f"{model} is not a BPE model: set tokenizer.bpe_dropout=0")
     for tag in tags:
         if not tokenizer.source.knows(tag):
