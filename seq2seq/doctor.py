@@ -12,9 +12,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import requires, version
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from seq2seq.errors import UserError
+from seq2seq.extras import require_extra
 
 SELF_TEST = """
 data: {{source: en, target: de, train: {folder}/train.tsv, dev_size: 10, store: {folder}/store}}
@@ -59,14 +62,10 @@ def _packages() -> Iterator[Finding]:
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
         try:
-            installed = version(requirement.name)
-        except PackageNotFoundError:
-            installed = ""
-        if installed and installed in requirement.specifier:
-            usable.append(f"{requirement.name} {installed}")
-        else:
-            found = f"{requirement.name} {installed or 'is missing'}"
-            yield Finding("failed", f'{found}: pip install "{requirement}"')
+            require_extra(requirement.name, "seq2seq")
+            usable.append(f"{requirement.name} {version(requirement.name)}")
+        except UserError as error:
+            yield Finding("failed", str(error))
     yield Finding("ok", ", ".join(usable))
 
 

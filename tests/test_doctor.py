@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from commands import ENVIRONMENT
 
-from seq2seq import doctor
+from seq2seq import doctor, extras
 from seq2seq.doctor import Finding, examine
 
 
@@ -43,17 +43,21 @@ def test_it_works_without_torch(broken: str, tmp_path: Path) -> None:
 
 
 def test_missing_and_old_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = doctor.version
+    real = extras.version
 
     def version(name: str) -> str:
         if name == "xxhash":
             raise PackageNotFoundError(name)
         return {"psutil": "0.0.1", "datasets": "99"}.get(name) or real(name)
 
-    monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setattr(extras, "version", version)
     failed = [each for each in doctor._packages() if each.level == "failed"]
     texts = {each.text.partition(': pip install "')[0] for each in failed}
-    assert texts == {"psutil 0.0.1", "datasets 99", "xxhash is missing"}
+    assert texts == {
+        "seq2seq does not work with psutil 0.0.1",
+        "seq2seq does not work with datasets 99",
+        "seq2seq needs the package xxhash",
+    }
 
 
 def test_a_check_that_raises_is_a_failure_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
