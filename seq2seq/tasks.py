@@ -27,11 +27,7 @@ TASKS = {
         unit="tokens",
         use="generate {run} --prompt TEXT",
         build_model=lambda config, tokenizer: LanguageModel(config.model, tokenizer.target.size),
-        examples=lambda config, data: ContextWindows(
-            tokens=data.tokens("train"),
-            context=config.model.context,
-            checksum=data.checksum("train"),
-        ),
+        examples=ContextWindows,
         evaluator=TextEvaluator,
     ),
     "classification": Task(

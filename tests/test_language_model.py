@@ -22,7 +22,9 @@ from conftest import (
 from seq2seq.cli import main
 from seq2seq.config import Config, ModelConfig
 from seq2seq.data.examples import ContextWindows
+from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.errors import UserError
@@ -69,9 +71,13 @@ training:
     return path
 
 
-def test_labels_of_context_windows_are_the_next_tokens() -> None:
-    tokens = np.arange(100, dtype=np.uint8)
-    windows = ContextWindows(tokens=tokens, context=7)
+def test_labels_of_context_windows_are_the_next_tokens(tmp_path: Path) -> None:
+    np.arange(100, dtype=np.uint8).tofile(tmp_path / "train.bin")
+    facts = {"files": ["train.bin"], "dtype": "uint8"}
+    manifest = {"splits": {"train": facts}, "sha256": {"train.bin": ""}}
+    alphabet = Alphabet(None)
+    data = PreparedData(tmp_path, Tokenizer(alphabet, alphabet), manifest)
+    windows = ContextWindows(Config(model=ModelConfig(context=7)), data)
     order = windows.order(seed=1, epoch=0)
     assert len(order) == 93 // 7 and not np.array_equal(order, windows.order(1, 1))
     assert np.array_equal(order, windows.order(1, 0))

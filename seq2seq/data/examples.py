@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
@@ -169,7 +168,6 @@ class LabelledTexts(Pairs):
         return self.collate([(row, label) for row in self.worst_case_rows(max_tokens)])
 
 
-@dataclass(kw_only=True)
 class ContextWindows(Examples):
     """Random windows of a long text, of `context` + 1 tokens, for a language model.
 
@@ -177,11 +175,9 @@ class ContextWindows(Examples):
     text.
     """
 
-    tokens: Tokens
-    context: int
-    checksum: str = ""
-
-    def __post_init__(self) -> None:
+    def __init__(self, config: Config, data: PreparedData) -> None:
+        self.tokens, self.checksum = data.tokens("train"), data.checksum("train")
+        self.context = config.model.context
         if len(self.tokens) <= self.context:
             raise UserError(
                 f"a text of {len(self.tokens)} tokens is too short for one window of model.context="
