@@ -59,7 +59,7 @@ def converted(folder: Path, quantization: str = "float32") -> Iterator[Path]:
     cached, weights = folder / name, folder / WEIGHTS_FILE
     checksum = (read_sums(folder) or {}).get(WEIGHTS_FILE) or sha256_of(weights)
     fingerprint = f"{checksum}, version {VERSION}\n"
-    if not _is_current(cached, fingerprint):
+    if find_damage(cached) or (cached / CHECKSUM_FILE).read_text() != fingerprint:
         from seq2seq.model.directory import load_model
 
         loaded = load_model(folder, "cpu")
@@ -87,13 +87,6 @@ def temporarily_converted(
     with TemporaryDirectory() as name:
         write_model(model, tokenizer, config, Path(name), quantization)
         yield Path(name)
-
-
-def _is_current(cached: Path, fingerprint: str) -> bool:
-    try:
-        return (cached / CHECKSUM_FILE).read_text() == fingerprint and not find_damage(cached)
-    except OSError:
-        return False
 
 
 def write_model(
