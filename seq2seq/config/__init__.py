@@ -10,7 +10,6 @@ from seq2seq.config.data import (
     PairsConfig,
     TextConfig,
 )
-from seq2seq.config.ranges import DecodingPrecision
 from seq2seq.config.recipe import (
     config_of,
     default_run,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 
 class Range(NamedTuple):
@@ -23,7 +23,6 @@ Patience = Annotated[float, Range(1, 1e6)]
 Probability = Annotated[float, Range(0, 1 - 1e-9)]
 Share = Annotated[float, Range(1e-9, 1)]
 Seed = Annotated[int, Range(0, 2**32 - 1)]
-DecodingPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
 
 CHANGEABLE = {"changeable": True}

@@ -10,7 +10,6 @@ from seq2seq.config.ranges import (
     CHANGEABLE,
     Count,
     CountOrZero,
-    DecodingPrecision,
     NonNegative,
     Patience,
     Positive,
@@ -198,7 +197,7 @@ class DecodingConfig:
     sampling, Holtzman et al. 2020)."""
     seed: Seed = 0
     """Random seed for sampling."""
-    precision: DecodingPrecision = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
     """Precision of matrix multiplications: fp32 or int8 on a CPU; fp32, bf16 or fp16 on a GPU.
     auto: fp32 on a CPU, the fastest precision on a GPU."""
     batch_tokens: Count | None = None

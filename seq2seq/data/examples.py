@@ -98,8 +98,7 @@ class Pairs(Examples):
     def load(self, indices: Indices, positions: Indices, *, seed: int, epoch: int) -> list[IdsPair]:
         sources, targets = self.store.pairs(indices)
         if self._augment.rates.any():
-            pairs = self._augment(sources, targets, positions, seed=seed, epoch=epoch)
-            sources, targets = pairs
+            sources, targets = self._augment(sources, targets, positions, seed=seed, epoch=epoch)
         if self._bpe_dropout:
             random = generators(positions, seed=seed, epoch=epoch)
             sources = self._resample(sources, self.tokenizer.source, random, self.longest - 1)

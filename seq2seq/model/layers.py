@@ -15,8 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.machine.precision import no_autocast, product_dtype
-from seq2seq.model import attention as attention_functions
-from seq2seq.model.attention import ConcatenatedLinear, MultiHeadAttention
+from seq2seq.model.attention import ConcatenatedLinear, MultiHeadAttention, attend
 from seq2seq.model.cache import DecoderState
 from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
 from seq2seq.model.positions import Positions, Rotation
@@ -107,7 +106,6 @@ class Layer(nn.Module):
         memory: encoder output, (M, D), of the tokens `source`. rotation: see `project`.
         """
         residual, dropout = dropouts.residual, dropouts.attention
-        attend = attention_functions.attend
         attention, norm = self.self_attention, self.self_attention_norm
         heads = attention.project(self._before(x, norm), rotation=rotation)
         y = attend(heads, tokens, tokens, causal=causal, dropout=dropout)
