@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seq2seq.data.json_objects import read_object_file
 from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
@@ -31,7 +31,7 @@ class PreparedData:
     @classmethod
     def load(cls, folder: Path, split: str | None = None) -> PreparedData:
         """Open a prepared folder and verify checksums; split: verify only this split's files."""
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        manifest = read_object_file(folder / "manifest.json")
         data = cls(folder, Tokenizer.load(folder), manifest)
         changed = ["tokenizer"] if data.tokenizer.checksum != manifest["tokenizer"] else []
         for name in data.facts(split)["files"] if split else manifest["sha256"]:

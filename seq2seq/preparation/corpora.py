@@ -186,8 +186,7 @@ class HubDataset:
         import datasets
 
         folder = Path(self.name)
-        if (folder / "dataset_dict.json").exists():
-            return datasets.load_from_disk(folder)[self.split].to_iterable_dataset()
-        if (folder / "state.json").exists():
-            return datasets.load_from_disk(folder).to_iterable_dataset()
-        return datasets.load_dataset(self.name, self.subset, split=self.split, streaming=True)
+        if not any((folder / name).exists() for name in ("dataset_dict.json", "state.json")):
+            return datasets.load_dataset(self.name, self.subset, split=self.split, streaming=True)
+        saved = datasets.load_from_disk(folder)
+        return (saved[self.split] if isinstance(saved, dict) else saved).to_iterable_dataset()

@@ -111,7 +111,8 @@ class _Preparation:
         data, work = self.config.pairs, self.folder / WORK
         finish_stage(work / "corpora", lambda folder: write_shards(folder, self.corpora, data))
         shards: dict[str, list[Shard]] = {name: [] for name in (*SPLITS, "exclude")}
-        for shard in read_shards(work / "corpora", self.corpora):
+        all_shards = read_shards(work / "corpora", self.corpora)
+        for shard in all_shards:
             shards[self.corpora[shard.corpus].split].append(shard)
         excluded = shards["exclude"]
         labels = find_labels(shards) if isinstance(data, LabelledConfig) else None
@@ -142,9 +143,7 @@ class _Preparation:
             splits[split] = {"files": [file], "pairs": len(pairs)}
         splits["train"] = self._encode(selection, tokenizer)
         checksums = {
-            corpus.name: sha256_of_pairs(
-                shard for parts in shards.values() for shard in parts if shard.corpus == number
-            )
+            corpus.name: sha256_of_pairs(x for x in all_shards if x.corpus == number)
             for number, corpus in enumerate(self.corpora)
             if not corpus.files
         }
