@@ -293,6 +293,7 @@ def test_the_card_and_the_recipe_travel(recipe: Path, tmp_path: Path, capsys: An
 
 
 SUPPORTED = {
+    "recase",
     *("beam", "patience", "length_penalty", "penalty_form", "min_length", "max_factor"),
     *("max_extra", "no_repeat_ngram", "precision", "batch_tokens", "validation_beam"),
 }

@@ -27,8 +27,6 @@ th { font-weight: 600; } th:first-child, td:first-child { text-align: left; }
 table.text td, table.text th { text-align: left; }
 table.text td { overflow-wrap: break-word; white-space: normal; }
 table.text td:last-child { min-width: 14rem; }
-table.shares th, table.shares td { padding: 0 0.25rem; border: 0; font-weight: normal; }
-table.shares tr:first-child th { writing-mode: vertical-rl; }
 pre { overflow-x: auto; border: 1px solid var(--line); padding: 0.75rem; font-size: 0.85em; }
 tr { break-inside: avoid; }
 """
@@ -122,18 +120,3 @@ def line_charts(rows: Rows, titles: Mapping[str, str]) -> str:
         '<div id="axis"></div><div id="curves" class="scroll"></div>'
         f'<script type="module">{code}\nvegaEmbed("#curves", {text}, {options});</script>'
     )
-
-
-def shaded_table(
-    rows: Sequence[str], columns: Sequence[str], shares: Sequence[Sequence[float]]
-) -> str:
-    """Return a matrix of shares, 0 to 1, as a heat map with the values as tooltips."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    lines = [f"<tr><th></th>{head}</tr>"]
-    for name, row in zip(rows, shares, strict=True):
-        cells = [
-            f'<td style="background: rgba(59, 130, 196, {share:.2f})" title="{share:.0%}"></td>'
-            for share in row
-        ]
-        lines.append(f"<tr><th>{escape(name)}</th>{''.join(cells)}</tr>")
-    return f'<div class="scroll"><table class="shares">{"".join(lines)}</table></div>'

@@ -1,6 +1,6 @@
 """Report section on the outputs of a model, mostly for its development set.
 
-Translation: samples, attention. Language model: samples. Classifier: errors.
+Translation: samples. Language model: samples. Classifier: errors.
 """
 
 from __future__ import annotations
@@ -21,13 +21,9 @@ from seq2seq.decoding.segments import END, Hypothesis
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.test_sets import split_of_run, tag_of
-from seq2seq.preparation.shards import tagged
-from seq2seq.report.page import details, paragraph, shaded_table, table
+from seq2seq.report.page import details, paragraph, table
 
 NUM_SAMPLES = 8
-MAX_TOKENS = 40
-"""Longer sentences have no legible attention matrix."""
-NUM_ATTENTIONS = 3
 TEXTS = 3
 SAMPLE_TOKENS = 400
 NUM_ERRORS = 10
@@ -49,7 +45,7 @@ def samples(config: Config, run: Path, name: str, device: str) -> list[str]:
 
 
 def _translation(config: Config, run: Path, device: str) -> list[str]:
-    """Return sample translations with their attention."""
+    """Return sample translations."""
     translator = Translator.load(run, device=device, tag=tag_of(config, "dev"))
     data = split_of_run(config, run, "dev", translator.tokenizer)
     sources, references = data.store("dev").texts(tag=translator.tag)
@@ -61,7 +57,6 @@ def _translation(config: Config, run: Path, device: str) -> list[str]:
         "<h3>Samples</h3>",
         paragraph("Dark tokens have a low probability. Point at a token for its probability."),
         *(_sample(sources[i], references[i], r) for i, r in zip(chosen, results, strict=True)),
-        *_attention(translator, texts, results),
     ]
 
 
@@ -94,33 +89,6 @@ def _tokens(hypothesis: Hypothesis) -> str:
         text = escape(piece.replace("▁", " ")) or "&nbsp;"
         spans.append(f'<span style="{shade}" title="{prob:.1%}">{text}</span>')
     return f'<span style="white-space: pre-wrap">{"".join(spans)}</span>'
-
-
-def _attention(
-    translator: Translator, texts: Sequence[str], results: Sequence[Translation]
-) -> list[str]:
-    """Return heat maps of the cross-attention that word alignments are computed from."""
-    source, _ = translator.tokenizer.translation_vocabularies
-    texts = [tagged(translator.tag, text) for text in texts]
-    best = [x.nbest[0].pieces if x.nbest and not x.spans else [] for x in results]
-    pairs = [
-        (source_pieces, target)
-        for source_pieces, target in zip(source.encode_pieces(texts), best, strict=True)
-        if 2 < len(source_pieces) <= MAX_TOKENS and 0 < len(target) <= MAX_TOKENS
-    ][-NUM_ATTENTIONS:]
-    if not pairs:
-        return []
-    engine = translator.engines.choose(translator.decoding)
-    attention = engine.attention(pairs, translator.decoding)
-    note = (
-        "Attention weights of each target token (row) over the source tokens, averaged over the "
-        "heads of the second to last layer. Point at a cell for its weight."
-    )
-    heat_maps = [
-        shaded_table(target, source_pieces, weights.tolist())
-        for (source_pieces, target), weights in zip(pairs, attention, strict=True)
-    ]
-    return ["<h3>Attention</h3>", paragraph(note), *heat_maps]
 
 
 def _language_model(config: Config, run: Path, device: str) -> list[str]:
