@@ -61,8 +61,7 @@ def translator(models: Models) -> Translator:
 
 def client(models: Models, *, keys: Sequence[str] = (), rate: int = 0, **limits: Any) -> TestClient:
     """Return a client of a server in this process."""
-    cache = limits.pop("cache", 0)
-    server = Server(models, Limits(**limits), Keys(keys, rate), Metrics(), cache=cache)
+    server = Server(models, Limits(**limits), Keys(keys, rate), Metrics())
     return TestClient(server.app(), raise_server_exceptions=False)
 
 
@@ -354,16 +353,14 @@ def test_waiting_lines_are_limited(models: Models) -> None:
     assert response.status_code == 429 and "Slowdown" in response.json()["error"]
 
 
-def test_the_cache_saves_searches(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    http = client(models, cache=2)
-    first = translate(http, LINES[:2])
+def test_equal_lines_of_a_request_are_translated_once(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batches: list[int] = []
     [collector] = models.collectors.values()
     monkeypatch.setattr(collector, "on_batch", batches.append)
-    assert translate(http, LINES[:2]) == first and not batches
-    assert translate(http, [LINES[2]]) and batches == [1]
-    assert translate(http, LINES[:1])["translatedText"] == first["translatedText"][:1]
-    assert batches == [1, 1]  # only the last two are kept
+    one, _, three = translate(client(models), [*LINES[:2], LINES[0]])["translatedText"]
+    assert one == three and batches == [2]
 
 
 def test_models_are_chosen_by_languages(run: Path) -> None:
@@ -430,6 +427,26 @@ def test_a_list_is_one_batch_and_a_long_one_does_not_hold_up_others() -> None:
     collected(translator, ["first"], ["second"], [f"x{i}" for i in range(1000)], ["short"])
     number = next(i for i, batch in enumerate(translator.batches) if "short" in batch)
     assert number < 4
+
+
+@pytest.mark.parametrize("large", [["x" * 50_000], ["x"] * 500], ids=["long", "many"])
+def test_small_requests_do_not_wait_for_large_ones(large: list[str]) -> None:
+    """Two large requests never take both of the batches at once."""
+
+    async def run() -> None:
+        translator: Any = Recording(0.2)
+        collector = Collector(translator)
+
+        def translate(texts: list[str]) -> Any:
+            return collector.translate([Request(x) for x in texts], Options())
+
+        jobs = [asyncio.create_task(translate(large)) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        await translate(["short"])
+        await asyncio.gather(*jobs)
+        assert translator.batches[1] == ["short"]
+
+    asyncio.run(run())
 
 
 def test_a_failing_line_fails_alone() -> None:

@@ -242,7 +242,6 @@ def make_parser() -> argparse.ArgumentParser:
     proxy = "trust the X-Forwarded headers of this address or network (none)"
     add("--proxy", type=ip_network, action="append", default=[], metavar="ADDRESS", help=proxy)
     add("--max-characters", type=count, default=100_000, metavar="N", help="of a text (100000)")
-    add("--cache", type=count, default=0, metavar="N", help="keep the last N translations (none)")
 
     command("doctor", "check the installation with a short self-test")
     return parser

@@ -324,7 +324,7 @@ def serve(options: argparse.Namespace) -> None:
     limits = Limits(max_characters=options.max_characters)
     metrics = Metrics()
     models = Models(options.runs, pivot=options.pivot, on_batch=metrics.batches.observe)
-    server = Server(models, limits, keys, metrics, cache=options.cache)
+    server = Server(models, limits, keys, metrics)
     serve(server, options.host, options.port, list(map(str, options.proxy)))
 
 

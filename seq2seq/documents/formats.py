@@ -59,7 +59,9 @@ def read_po(text: str) -> Document:
     if num_forms > 99:
         raise UserError(f"Plural-Forms: {num_forms} forms are too many: correct nplurals")
     units = [x for x in catalogue.units if x.istranslatable() and not (x.target or x.isfuzzy())]
-    lines = [[form.split("\n") for form in _forms(unit.source)] for unit in units]
+    # A message has one form, or a singular and a plural.
+    sources = [getattr(unit.source, "strings", [unit.source]) for unit in units]
+    lines = [[str(form).split("\n") for form in forms] for forms in sources]
     blocks = [Block([Token("text", x, x)]) for forms in lines for form in forms for x in form]
 
     def write(translations: list[str]) -> str:
@@ -74,11 +76,6 @@ def read_po(text: str) -> Document:
         return bytes(catalogue).decode()
 
     return Document(blocks, write)
-
-
-def _forms(source: Any) -> list[str]:
-    """Return a message's singular, and its plural if it has one."""
-    return list(map(str, getattr(source, "strings", [source])))
 
 
 _TIME = r"[ \t]*\d+(?:[^\w\s]\d+){2,3}[ \t]*"

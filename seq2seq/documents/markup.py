@@ -118,7 +118,8 @@ def _parts(
     run: list[Token] = []
 
     def end_block() -> None:
-        block = Block([_collapsed(token) for token in run], escape)
+        tokens = [x._replace(text=re.sub(r"[ \t\r\n]+", " ", x.text)) for x in run]
+        block = Block(tokens, escape)
         is_text = any(map(str.isalpha, block.text))
         parts.append(block if is_text else _raw(run))
         run.clear()
@@ -147,11 +148,6 @@ def _is_kept(token: Token) -> bool:
 
 def _raw(tokens: Sequence[Token]) -> str:
     return "".join(token.raw for token in tokens)
-
-
-def _collapsed(token: Token) -> Token:
-    """Return a token with one space for each run of white space in its text."""
-    return token._replace(text=re.sub(r"[ \t\r\n]+", " ", token.text))
 
 
 def _escape(text: str) -> str:

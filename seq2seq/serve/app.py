@@ -33,12 +33,9 @@ MAX_FILES = 100
 class Server:
     """Answers requests with the translations of some models."""
 
-    def __init__(
-        self, models: Models, limits: Limits, keys: Keys, metrics: Metrics, *, cache: int = 0
-    ) -> None:
-        """cache: number of lines whose last translations are kept."""
+    def __init__(self, models: Models, limits: Limits, keys: Keys, metrics: Metrics) -> None:
         self.models, self.limits, self.keys, self.metrics = models, limits, keys, metrics
-        self.translations = Translations(models, limits, metrics, cache)
+        self.translations = Translations(models, limits, metrics)
         self.files: dict[str, bytes] = {}
         metrics.waiting.set_function(lambda: models.num_waiting)
 

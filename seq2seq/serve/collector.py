@@ -6,14 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from seq2seq.config import DecodingConfig
 from seq2seq.decoding.segments import Options, Request, Translation
 from seq2seq.decoding.translator import Translator
 
 BATCH_LINES = 160
-"""Maximum number of lines of a batch."""
+"""Maximum number of lines of a batch. Requests of few lines and large requests share none."""
 BATCH_CHARACTERS = 40_000
 """Number of characters after which a batch ends."""
 SHARE = 16
@@ -22,6 +22,10 @@ CONCURRENT = 2
 """Number of batches at once: one is encoded and decoded while the other is searched."""
 WAIT = 0.003
 """Seconds to wait for more lines before a batch, if another batch is being translated."""
+LARGE = 4_000
+"""Number of characters above which a request is large, as with more than `SHARE` lines."""
+LARGE_TOKENS = 512
+"""`decoding.batch_tokens` of large requests: the searches of others come in between."""
 
 
 @dataclass(eq=False)
@@ -32,6 +36,7 @@ class Job:
     options: Options
     decoding: DecodingConfig
     done: asyncio.Future[None]
+    is_large: bool
     results: dict[int, Translation] = field(default_factory=dict)
     next_line: int = 0
     """Index of the first line that is not yet in a batch."""
@@ -55,6 +60,7 @@ class Collector:
         self._threads = ThreadPoolExecutor(CONCURRENT, thread_name_prefix="translate")
         self._tasks: set[asyncio.Task[None]] = set()
         """One for each batch that is being translated."""
+        self._translates_large = False
 
     async def translate(
         self, lines: Sequence[Request], options: Options, decoding: DecodingConfig | None = None
@@ -63,7 +69,10 @@ class Collector:
         if not lines:
             return []
         done = asyncio.get_running_loop().create_future()
-        job = Job(lines, options, decoding or self.translator.decoding, done)
+        decoding = decoding or self.translator.decoding
+        if is_large := len(lines) > SHARE or sum(map(len, lines)) > LARGE:
+            decoding = replace(decoding, batch_tokens=LARGE_TOKENS)
+        job = Job(lines, options, decoding, done, is_large)
         self._jobs.append(job)
         self.num_waiting += len(lines)
         self._start()
@@ -77,7 +86,7 @@ class Collector:
 
     def _start(self) -> None:
         """Translate the next batch, unless there are enough batches."""
-        if self._jobs and len(self._tasks) < CONCURRENT:
+        if self._next_jobs() and len(self._tasks) < CONCURRENT:
             task = asyncio.create_task(self._translate_batch())
             self._tasks.add(task)
             task.add_done_callback(self._finish)
@@ -92,8 +101,13 @@ class Collector:
         if not (batch := self._next_batch()):
             return
         self.on_batch(len(batch))
+        is_large = batch[0][0].is_large
+        self._translates_large |= is_large
         loop = asyncio.get_running_loop()
-        results = await loop.run_in_executor(self._threads, self._process, batch)
+        try:
+            results = await loop.run_in_executor(self._threads, self._process, batch)
+        finally:
+            self._translates_large &= not is_large
         for (job, index), result in zip(batch, results, strict=True):
             if job.done.done():
                 continue
@@ -104,15 +118,22 @@ class Collector:
             if len(job.results) == len(job.lines):
                 job.done.set_result(None)
 
+    def _next_jobs(self) -> list[Job]:
+        """Return the jobs whose turn it is: large ones, unless a batch of them is translated."""
+        large = [job for job in self._jobs if job.is_large]
+        if large and not self._translates_large:
+            return large
+        return [job for job in self._jobs if not job.is_large]
+
     def _next_batch(self) -> Batch:
         """Return lines with equal options, a share of each waiting job in turn."""
         batch: Batch = []
         characters = 0
-        first = self._jobs[0] if self._jobs else None
+        jobs = self._next_jobs()
         equal = deque(
             job
-            for job in self._jobs
-            if first and (job.options, job.decoding) == (first.options, first.decoding)
+            for job in jobs
+            if (job.options, job.decoding) == (jobs[0].options, jobs[0].decoding)
         )
         while equal and len(batch) < BATCH_LINES and characters < BATCH_CHARACTERS:
             job = equal.popleft()

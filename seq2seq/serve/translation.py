@@ -23,13 +23,10 @@ OWN_OPTIONS = "alignment", "beam", "glossary", "nbest", "paragraphs", "prefix", 
 
 
 class Translations:
-    """Translates with the models of a server, and keeps the last translations."""
+    """Translates with the models of a server."""
 
-    def __init__(self, models: Models, limits: Limits, metrics: Metrics, cache: int = 0) -> None:
-        """cache: number of lines whose last translations are kept."""
+    def __init__(self, models: Models, limits: Limits, metrics: Metrics) -> None:
         self.models, self.limits, self.metrics = models, limits, metrics
-        self._cache: dict[Any, Translation] = {}
-        self._cache_size = cache
 
     async def lines(
         self,
@@ -39,24 +36,14 @@ class Translations:
         prefix: str = "",
         decoding: dict[str, int] | None = None,
     ) -> list[Translation]:
-        """Translate lines, except those in the cache."""
+        """Translate lines. Equal lines are translated once."""
         self._count(len(texts), sum(map(len, texts)))
-        decoding = decoding or {}
-
-        def key(text: str) -> Any:
-            return text, pair, options, prefix, tuple(decoding.items())
-
-        found = {text: self._cache[key(text)] for text in texts if key(text) in self._cache}
-        missing = [text for text in dict.fromkeys(texts) if text not in found]
-        new = await self.models.translate(missing, *pair, options, prefix=prefix, decoding=decoding)
+        lines = list(dict.fromkeys(texts))
+        new = await self.models.translate(lines, *pair, options, prefix=prefix, decoding=decoding)
         if error := next((result.error for result in new if result.error), None):
             raise HTTPException(400, f"Cannot translate text: {error}")
         self.metrics.tokens.inc(sum(len(x.nbest[0].pieces) for x in new if x.nbest))
-        found |= dict(zip(missing, new, strict=True))
-        if not options.glossary:
-            self._cache |= {key(text): found[text] for text in missing}
-        while len(self._cache) > self._cache_size:
-            del self._cache[next(iter(self._cache))]
+        found = dict(zip(lines, new, strict=True))
         return [found[text] for text in texts]
 
     async def texts(
