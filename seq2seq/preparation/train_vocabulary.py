@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import sentencepiece
 
@@ -27,18 +27,11 @@ def train_vocabulary(
     """
     logger.info("training the tokenizer: %s, %d pieces", config.kind, config.vocab_size)
     model = io.BytesIO()
-    errors: list[BaseException] = []
-
-    def sentences() -> Iterator[str]:
-        try:
-            yield from (text for text in texts if len(text.encode()) <= MAX_TRAINING_BYTES)
-        except (Exception, KeyboardInterrupt) as error:
-            errors.append(error)  # SentencePiece turns it into a RuntimeError
-            raise
-
+    # SentencePiece, which also keeps a list, would turn an error of an iterator into another.
+    sentences = [text for text in texts if len(text.encode()) <= MAX_TRAINING_BYTES]
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences(),
+            sentence_iterator=iter(sentences),
             model_writer=model,
             model_type=config.kind,
             vocab_size=config.vocab_size,
@@ -58,8 +51,6 @@ def train_vocabulary(
             minloglevel=2,
         )
     except RuntimeError as error:
-        if errors:
-            raise errors[0] from None
         raise UserError(
             f"tokenizer.vocab_size={config.vocab_size} does not fit the training text (lines of "
             f"over {MAX_TRAINING_BYTES:,} bytes are skipped): try a larger one (it includes 260 "
