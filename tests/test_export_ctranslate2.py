@@ -224,7 +224,7 @@ def test_the_exported_recipe_says_what_is_searched(tmp_path: Path) -> None:
     assert not translator.decoding.sample
 
 
-@pytest.mark.parametrize("quantization", ["int8", "int8_float32", "float16", "bfloat16", "int16"])
+@pytest.mark.parametrize("quantization", ["int8", "int8_float32", "float16", "bfloat16"])
 def test_quantized_models_translate(quantization: str, tmp_path: Path) -> None:
     loaded = trained_model(norm="pre", positions="rotary")
     whole = exported(loaded, tmp_path / "whole", "ctranslate2")

@@ -35,7 +35,7 @@ SEARCH_HELP = {
     "batch_tokens": "batch size: source tokens times beam width (16384 on a CPU, 65536 on a GPU)",
 }
 EXPORT_FORMATS = "ctranslate2", "huggingface", "argos"
-INTEGERS = "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16"
+INTEGERS = "int8", "int8_float32", "int8_float16", "int8_bfloat16"
 QUANTIZATIONS = *INTEGERS, "float16", "bfloat16", "float32"
 """Data types in which CTranslate2 stores weights."""
 TOKENIZERS = ["13a", "intl", "none", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200"]
