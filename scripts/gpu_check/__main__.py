@@ -99,7 +99,8 @@ def main() -> None:
         return
     end, failed = time.monotonic() + 60 * arguments.minutes, []
     for name in arguments.step or STEPS:
-        limit = STEPS[name][1] * (5 if arguments.rehearse else 1)  # other programs may run
+        # A rehearsal measures nothing, and may run beside other programs.
+        limit = STEPS[name][1] * (5 if arguments.rehearse else 1)
         seconds = min(limit, end - time.monotonic())
         if seconds < 5:
             write(json.dumps({"step": name, "failed": "no time left"}) + "\n", arguments.output)

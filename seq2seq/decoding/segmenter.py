@@ -18,8 +18,6 @@ from seq2seq.text.sentences import sentences
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
 _SPACE = re.compile(r"\s+")
-SPACE = "\u2581"
-"""SentencePiece's space, at the start of a word."""
 _OTHER_SPACES = "\t\u00a0\u2002\u2003\u2009\u202f\u3000"
 
 logger = logging.getLogger(__name__)
@@ -61,17 +59,24 @@ class Segmenter:
             replace(x, text=self._in_lower_case(x.text, case, glossary)) if case else x
             for x, case in zip(masked, cases, strict=True)
         ]
-        read = [self._read(x) for x in masked]
+        segments = self._encode(masked)
+        for segment, case in zip(segments, cases, strict=True):
+            segment.recase = case
+        return segments
+
+    def _encode(self, texts: Sequence[Masked]) -> list[Segment]:
+        """Return a segment for each text."""
+        read = [self._read(text) for text in texts]
         # A call for each text would be a hundred times as slow.
         rows = self.source.encode_pieces(read)
         return [
-            Segment(row, masked=x, source_text=text, has_symbols=self.has_symbols, recase=case)
-            for row, x, text, case in zip(rows, masked, read, cases, strict=True)
+            Segment(row, masked=masked, source_text=text, has_symbols=self.has_symbols)
+            for row, masked, text in zip(rows, texts, read, strict=True)
         ]
 
     def _in_lower_case(self, text: str, case: Recase, glossary: Glossary | None = None) -> str:
         """Return a text in lower case, except for spans, names and case-sensitive terms."""
-        keep = names(text, case, lambda word: self.source.knows(f"{SPACE}{word}"))
+        keep = names(text, case, self.source.knows_word)
         keep += span_ranges(text, self.pattern)
         for term, ranges in glossary.terms(text).items() if glossary else ():
             keep += ranges if term.source != term.source.lower() else []
@@ -92,8 +97,7 @@ class Segmenter:
         recase: read texts in UPPER and Title Case in lower case.
         """
         translations = []
-        texts = [request.text for request in requests]
-        whole = self._whole(texts, options.glossary, recase=recase)
+        whole = self._whole([x.text for x in requests], options.glossary, recase=recase)
         for request, segment in zip(requests, whole, strict=True):
             try:
                 segments = self._segments(request, segment, options)
@@ -135,25 +139,16 @@ class Segmenter:
 
     def _split(self, masked: Masked, separator: str = "") -> list[Segment]:
         """Return the sentences of a text. A sentence that is too long is split near its middle."""
-        parts, num_spans = [], 0
+        separators, parts, num_spans = [], list[Masked](), 0
         for space, text in sentences(masked.text, self.language):
-            parts.append((separator + space, masked.part(text, num_spans)))
-            num_spans += len(parts[-1][1].spans)
-            separator = ""
-        read = [self._read(part) for _, part in parts]
-        rows = self.source.encode_pieces(read)
+            separators.append(space if parts else separator + space)
+            parts.append(masked.part(text, num_spans))
+            num_spans += len(parts[-1].spans)
         segments = []
-        for (space, part), text, row in zip(parts, read, rows, strict=True):
-            if len(row) <= self.max_len or len(part.text) == 1:
-                segments.append(
-                    Segment(
-                        row,
-                        masked=part,
-                        source_text=text,
-                        has_symbols=self.has_symbols,
-                        separator=space,
-                    )
-                )
+        for space, part, segment in zip(separators, parts, self._encode(parts), strict=True):
+            if len(segment.source) <= self.max_len or len(part.text) == 1:
+                segment.separator = space
+                segments.append(segment)
                 continue
             start, end = middle(part.text)
             first = part.part(part.text[:start], 0)

@@ -13,7 +13,7 @@ from seq2seq.decoding.segments import Options, Request, Translation
 from seq2seq.decoding.translator import Translator
 
 BATCH_LINES = 160
-"""Maximum number of lines of a batch. Requests of few lines and large requests share none."""
+"""Maximum number of lines of a batch. A batch has lines of small or of large requests."""
 BATCH_CHARACTERS = 40_000
 """Number of characters after which a batch ends."""
 SHARE = 16
@@ -102,12 +102,14 @@ class Collector:
             return
         self.on_batch(len(batch))
         is_large = batch[0][0].is_large
-        self._translates_large |= is_large
+        if is_large:
+            self._translates_large = True
         loop = asyncio.get_running_loop()
         try:
             results = await loop.run_in_executor(self._threads, self._process, batch)
         finally:
-            self._translates_large &= not is_large
+            if is_large:
+                self._translates_large = False
         for (job, index), result in zip(batch, results, strict=True):
             if job.done.done():
                 continue

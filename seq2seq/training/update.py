@@ -58,8 +58,8 @@ class Updater:
     def update(self, batches: Sequence[Batch], num_labels: int, lr: float) -> Tensor:
         """Make an update with learning rate `lr`; return loss, nll, norm and loss scale, (4,).
 
-        Loss and nll, in nats, are summed over the labels of this process. The norm is that of the
-        gradient before clipping. If it is not finite, weights and optimiser state do not change.
+        Loss and nll, in nats, are sums over the labels of this process. `norm` is the gradient norm
+        before clipping. If it is not finite, weights and optimiser state do not change.
         The loss scale is 1 unless in fp16. The result is on the device: the host does not wait.
         batches: micro-batches of this process. num_labels: number of labels over all processes.
         """
