@@ -140,8 +140,8 @@ class Worker:
 
 def contenders(options: argparse.Namespace) -> list[Contender]:
     """Return the engines to compare. Converts the model for CTranslate2."""
-    from seq2seq.model.ctranslate2 import converted
-    from seq2seq.model.saved import find_model
+    from seq2seq.formats.ctranslate2 import converted
+    from seq2seq.formats.model_directory import find_model
 
     run, model = str(options.run), find_model(options.run)
     engines = [
@@ -216,8 +216,8 @@ def main() -> None:
     options = parser.parse_args()
     from seq2seq.data.lines import read_file
     from seq2seq.evaluation.metrics import score
-    from seq2seq.model.directory import load_model
-    from seq2seq.model.saved import find_model
+    from seq2seq.formats.model_directory import find_model
+    from seq2seq.formats.weights import load_model
 
     tokenizer = load_model(find_model(options.run, None)).tokenizer
     texts = list(read_file(options.source))[: options.lines]

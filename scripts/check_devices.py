@@ -37,7 +37,7 @@ from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.packing import Batch, context_window_batch, pack, pack_pairs
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
-from seq2seq.decoding.sampling import Sampling, sample_tokens
+from seq2seq.decoding.rules import Sampling, sample_tokens
 from seq2seq.decoding.search import best_continuations
 from seq2seq.decoding.torch_engine import EnsembleDecoder
 from seq2seq.machine.precision import DTYPES, Precision

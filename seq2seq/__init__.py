@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from seq2seq.decoding.classification import TextClassifier as TextClassifier
     from seq2seq.decoding.generation import TextGenerator as TextGenerator
-    from seq2seq.decoding.sampling import Sampling as Sampling
+    from seq2seq.decoding.rules import Sampling as Sampling
     from seq2seq.decoding.terms import Glossary as Glossary
-    from seq2seq.decoding.translator import Translation as Translation
+    from seq2seq.decoding.translation import Translation as Translation
     from seq2seq.decoding.translator import Translator as Translator
     from seq2seq.errors import UserError as UserError
 
 _MODULES = {
     "Glossary": "decoding.terms",
-    "Sampling": "decoding.sampling",
+    "Sampling": "decoding.rules",
     "TextClassifier": "decoding.classification",
     "TextGenerator": "decoding.generation",
-    "Translation": "decoding.translator",
+    "Translation": "decoding.translation",
     "Translator": "decoding.translator",
     "UserError": "errors",
 }

@@ -16,8 +16,7 @@ from importlib.metadata import requires, version
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from seq2seq.errors import UserError
-from seq2seq.extras import require_extra
+from seq2seq.errors import UserError, require_extra
 
 SELF_TEST = """
 data: {{source: en, target: de, train: {folder}/train.tsv, dev_size: 10, store: {folder}/store}}
@@ -97,7 +96,8 @@ def _devices() -> Iterator[Finding]:
 def _self_test() -> Iterator[Finding]:
     """Train a small model, resume its run and translate."""
     from seq2seq.decoding.translator import Translator
-    from seq2seq.model.recipe import load_config
+    from seq2seq.evaluation.evaluators import validator
+    from seq2seq.formats.model_directory import load_config
     from seq2seq.training.run import train
 
     start = time.monotonic()
@@ -107,8 +107,9 @@ def _self_test() -> Iterator[Finding]:
         (folder / "train.tsv").write_text(pairs, encoding="utf-8")
         recipe = folder / "toy.yaml"
         recipe.write_text(SELF_TEST.format(folder=folder), encoding="utf-8")
-        train(load_config(recipe), folder / "run")
-        if train(load_config(recipe, ["training.max_steps=40"]), folder / "run").step != 40:
+        train(load_config(recipe), folder / "run", validator)
+        resumed = load_config(recipe, ["training.max_steps=40"])
+        if train(resumed, folder / "run", validator).step != 40:
             raise RuntimeError("the run did not resume")
         Translator.load(folder / "run").translate(["the house number 7"])
     seconds = time.monotonic() - start

@@ -24,10 +24,12 @@ from seq2seq.data.packing import pack as pack_rows
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.segments import Options, Request, Segment
+from seq2seq.decoding.segments import EncodedRequest
 from seq2seq.decoding.torch_engine import TorchEngine
+from seq2seq.decoding.translation import Options, Request
 from seq2seq.decoding.translator import Translator
-from seq2seq.model.recipe import load_config
+from seq2seq.evaluation.evaluators import validator
+from seq2seq.formats.model_directory import load_config
 from seq2seq.model.transformer import LanguageModel, Network, Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.training.run import train
@@ -239,10 +241,11 @@ def torch_engine(translator: Translator) -> TorchEngine:
     return engine
 
 
-def segments_of(translator: Translator, text: str) -> list[Segment]:
-    """Return the segments of a text that is too long."""
-    [translation] = translator._segmenter.split([Request(text)], Options())
-    return list(translation.segments)
+def encoded(translator: Translator, text: str, **options: Any) -> EncodedRequest:
+    """Return a text as the engine's sources."""
+    recase = options.pop("recase", True)
+    [request] = translator._encoder.encode([Request(text)], Options(**options), recase=recase)
+    return request
 
 
 ENGLISH = "a the man dog house tree red big small sees has likes old new green runs"
@@ -313,7 +316,7 @@ def records(run: Path, kind: str = "") -> list[dict[str, Any]]:
 def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
     """Train a recipe in this process, and return the run directory."""
     config = load_config(recipe, overrides)
-    train(config, run)
+    train(config, run, validator)
     return run
 
 
@@ -335,7 +338,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "training: {max_steps: 4, batch_tokens: 300, precision: fp32, warmup_steps: 2}\n"
         "decoding: {max_extra: 3, precision: fp32}\n"
     )
-    train(load_config(recipe), folder / "run")
+    train(load_config(recipe), folder / "run", validator)
     return folder / "run"
 
 

@@ -18,10 +18,16 @@ from torch import Tensor
 
 from seq2seq import Translator
 from seq2seq.data.vocabulary import SentencePieces
-from seq2seq.decoding.alignment import WORDS, align, longest_run, piece_words, repeats_itself
+from seq2seq.decoding.alignment import (
+    WORDS,
+    align,
+    join_texts,
+    longest_run,
+    piece_words,
+    repeats_itself,
+)
 from seq2seq.decoding.engine import Engine
-from seq2seq.decoding.segments import join_texts
-from seq2seq.text.words import TOKENS
+from seq2seq.text.language import TOKENS
 
 
 def test_word_indices_with_a_normalising_tokenizer() -> None:

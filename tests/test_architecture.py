@@ -30,6 +30,11 @@ def imports(module: str) -> set[str]:
             found |= {name if name in MODULES else node.module for name in names}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Call):  # by name
+            function = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if function in ("import_module", "__import__") and module != "seq2seq":
+                assert isinstance(node.args[0], ast.Constant), f"{module}: unknown import"
+                found.add(str(node.args[0].value))
     return found & MODULES.keys() - {module}
 
 
@@ -81,4 +86,4 @@ assert 'torch' not in sys.modules
 def test_search_does_not_import_models() -> None:
     for name in ("search", "rules"):
         packages = {module.split(".")[1] for module in imports(f"seq2seq.decoding.{name}")}
-        assert packages <= {"decoding", "machine"}
+        assert packages <= {"config", "decoding", "machine"}

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seq2seq.data.augmentation import generators, uniform
 from seq2seq.data.examples import Pairs
-from seq2seq.data.random_numbers import generators, uniform
 from seq2seq.data.training_data import TrainingData
 from seq2seq.errors import UserError
-from seq2seq.model.recipe import load_config
+from seq2seq.formats.model_directory import load_config
 from seq2seq.preparation.prepare import prepare
 from seq2seq.text.augment import CHANGES, NEIGHBOURS, join
 

@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 
 from seq2seq.cli import main
 from seq2seq.config import TokenizerConfig
-from seq2seq.data.bpe_dropout import BPEDropout
-from seq2seq.data.random_numbers import generators
+from seq2seq.data.augmentation import BPEDropout, generators
 from seq2seq.data.store import Ids
 from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.errors import UserError
 from seq2seq.files import sha256_of
-from seq2seq.model.recipe import load_config
+from seq2seq.formats.model_directory import load_config
 from seq2seq.preparation.prepare import prepare
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 

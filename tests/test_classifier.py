@@ -17,7 +17,7 @@ from seq2seq.decoding.classification import TextClassifier
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run, metrics_text
 from seq2seq.evaluation.evaluators import macro_f1
-from seq2seq.model.recipe import load_config
+from seq2seq.formats.model_directory import load_config
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 

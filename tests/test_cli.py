@@ -25,16 +25,16 @@ from safetensors.torch import load_file, save_file
 from seq2seq.cli import main
 from seq2seq.cli.arguments import SEARCH_HELP
 from seq2seq.config import DecodingConfig
-from seq2seq.data.streams import count_lines
+from seq2seq.data.lines import count_lines
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
-from seq2seq.decoding.segments import Segment
+from seq2seq.decoding.engine import Source
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.files import write_sums
-from seq2seq.model.recipe import load_config
+from seq2seq.formats.model_directory import load_config
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
-from seq2seq.progress_bar import ProgressBar
+from seq2seq.terminal import ProgressBar
 
 
 def test_help_does_not_import_torch() -> None:
@@ -173,9 +173,9 @@ def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) 
     sizes: list[int] = []
     submit = CTranslate2Engine._submit
 
-    def noted(self: CTranslate2Engine, segments: list[Segment], *rest: Any) -> list[Any]:
-        sizes.append(len(segments))
-        return submit(self, segments, *rest)
+    def noted(self: CTranslate2Engine, sources: list[Source], *rest: Any) -> list[Any]:
+        sizes.append(len(sources))
+        return submit(self, sources, *rest)
 
     monkeypatch.setattr(CTranslate2Engine, "_submit", noted)
     for tokens in (1, None):

@@ -22,7 +22,7 @@ from seq2seq.config import (
     to_yaml,
 )
 from seq2seq.errors import UserError
-from seq2seq.model.recipe import load_config
+from seq2seq.formats.model_directory import load_config
 
 MINIMAL = "data: {source: en, target: de, train: a, dev: b}\n"
 

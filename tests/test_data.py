@@ -14,9 +14,9 @@ import pytest
 
 from seq2seq.config import Config
 from seq2seq.data.lines import read_lines
-from seq2seq.data.prepared import PreparedData
+from seq2seq.data.store import PreparedData
 from seq2seq.errors import UserError
-from seq2seq.model.recipe import load_config
+from seq2seq.formats.model_directory import load_config
 from seq2seq.preparation.cleaning import require_languages
 from seq2seq.preparation.prepare import drop_table, prepare
 

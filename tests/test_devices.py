@@ -24,11 +24,10 @@ from torch.utils._pytree import tree_leaves
 
 from seq2seq.config import DecodingConfig, ModelConfig
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.engine import Source
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix
-from seq2seq.decoding.sampling import Sampler, Sampling
+from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix, Sampler, Sampling
 from seq2seq.decoding.search import BeamState, Rule
-from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.torch_engine import TorchEngine
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluate import evaluate_run
@@ -165,8 +164,8 @@ def test_a_batch_on_a_gpu_has_at_most_4096_hypotheses(
     with torch.device("meta"):
         model = Transformer(ModelConfig(dim=8, ffn_dim=8, num_heads=2), VOCABULARY.size)
     engine = TorchEngine([model], Tokenizer(VOCABULARY, VOCABULARY), 100)
-    segments = [Segment(["a"] * 9) for _ in range(2000)]
-    first = next(engine._batches(segments, DecodingConfig(**options), nbest))
+    sources = [Source(["a"] * 9) for _ in range(2000)]
+    first = next(engine._batches(sources, DecodingConfig(**options), nbest))
     assert len(first) == count
 
 

@@ -19,9 +19,8 @@ from seq2seq.documents.blocks import Block, Links
 from seq2seq.documents.formats import SUFFIXES, decode_document, encode_document, read_document
 from seq2seq.documents.markup import html_tokens
 from seq2seq.errors import UserError
-from seq2seq.text.protect import compile_patterns
+from seq2seq.text.language import TOKENS
 from seq2seq.text.sentences import sentences
-from seq2seq.text.words import TOKENS
 
 TAG = re.compile(r"<[^>]*>")
 HTML = """<!DOCTYPE html>
@@ -411,9 +410,8 @@ def test_xliff_with_segmented_sources() -> None:
 def test_a_protected_span_is_one_word_of_the_markup(
     make_translator: Callable[..., Translator],
 ) -> None:
-    translator = make_translator()
-    translator.spans = compile_patterns(["all"], "protect")
-    translator._segmenter.pattern = translator.spans
+    made = make_translator()
+    translator = Translator(made.engines, made.decoding, protect=["all"])
     page = "<p><b>%s</b> of <i>{name}</i> the dog</p><p><b>%s</b> – {a}</p>"
     result = translator.translate_document(page, format="html")
     assert re.search(r"%s", result) and "{name}" in result

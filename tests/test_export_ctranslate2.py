@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,11 +27,11 @@ from trained import (
 from seq2seq.cli import main
 from seq2seq.config import Config, DecodingConfig
 from seq2seq.decoding.ctranslate2_engine import UNSUPPORTED
-from seq2seq.decoding.segments import Hypothesis, Segment
+from seq2seq.decoding.engine import Source, length_penalty
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.export.export import export, portable
-from seq2seq.model.directory import LoadedModel, load_model
+from seq2seq.export import export, portable
+from seq2seq.formats.weights import LoadedModel, load_model
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is not installed")
 
@@ -52,7 +53,7 @@ def require_same_scores(loaded: LoadedModel, folder: Path) -> None:
         assert found.log_probs == pytest.approx(right, abs=1e-4)
 
 
-def pieces_of(translator: Translator, lines: list[str], **options: Any) -> list[list[str]]:
+def pieces_of(translator: Translator, lines: list[str], **options: Any) -> list[Sequence[str]]:
     """Return the pieces of the translation of each line."""
     return [each.nbest[0].pieces for each in translator.translations(lines, tokens=True, **options)]
 
@@ -177,14 +178,16 @@ def test_every_score_is_that_of_the_whole_hypothesis(
     own, other, _ = both
     decoding = replace(own.decoding, beam=4, max_factor=0.0, max_extra=9, **rule)
     [beginning] = vocabulary().encode_pieces([prefix])
-    queries = [Segment(source, beginning) for source in vocabulary().encode_pieces(LINES[:60])]
+    queries = [Source(source, beginning) for source in vocabulary().encode_pieces(LINES[:60])]
     found = other.engines.ctranslate2.search(queries, decoding, nbest=4)
     for query, hypotheses in zip(queries, found, strict=True):
-        scores = [each.score for each in hypotheses]
-        assert scores == sorted(scores, reverse=True)
-        forced = Segment(query.source, hypotheses=[Hypothesis(x.pieces) for x in hypotheses])
-        own.engines.torch.score([forced], decoding)
-        assert scores == pytest.approx([each.score for each in forced.hypotheses], abs=1e-4)
+        penalties = [length_penalty(decoding, len(each.pieces) + 1) for each in hypotheses]
+        log_probs = [each.log_prob for each in hypotheses]
+        pairs = [(query.pieces, each.pieces) for each in hypotheses]
+        exact = list(map(sum, own.engines.torch.log_probs(pairs, decoding)))
+        assert log_probs == pytest.approx(exact, abs=1e-3)
+        scores = [x / penalty for x, penalty in zip(exact, penalties, strict=True)]
+        assert scores == pytest.approx(sorted(scores, reverse=True), abs=1e-4)
 
 
 def test_the_card_of_an_export_may_be_edited(tmp_path: Path) -> None:

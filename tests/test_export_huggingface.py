@@ -29,7 +29,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.model.directory import LoadedModel, load_model
+from seq2seq.formats.weights import LoadedModel, load_model
 from seq2seq.model.transformer import Transformer
 
 transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
@@ -233,7 +233,7 @@ def test_a_save_there_keeps_what_was_exported(tmp_path: Path) -> None:
 
 
 def test_an_older_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seq2seq.extras.version", lambda name: "4.57.1")
+    monkeypatch.setattr("seq2seq.errors.version", lambda name: "4.57.1")
     with pytest.raises(UserError, match=r"does not work with transformers 4\.57\.1: pip"):
         exported(trained_model(steps=1), tmp_path, "huggingface")
 
@@ -268,7 +268,7 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("seq2seq.extras.version", missing)
+    monkeypatch.setattr("seq2seq.errors.version", missing)
     packages = {"huggingface": "transformers", "ctranslate2": "ctranslate2", "argos": "babel"}
     for to, package in packages.items():
         with pytest.raises(UserError, match=f"--to {to} needs the package {package}: pip install"):

@@ -32,8 +32,8 @@ from seq2seq.data.packing import Batch
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluators import TranslationEvaluator
 from seq2seq.files import find_damage, sha256_of
-from seq2seq.model.directory import load_model
-from seq2seq.model.recipe import load_config
+from seq2seq.formats.model_directory import load_config
+from seq2seq.formats.weights import load_model
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.training.loss import ModelLoss

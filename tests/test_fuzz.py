@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seq2seq.data.streams import process_streams
+from seq2seq.data.lines import process_streams
 from seq2seq.decoding.translator import Translator
 from seq2seq.documents.formats import FORMATS, read_document
 from seq2seq.documents.markup import html_tokens
 from seq2seq.errors import UserError
 from seq2seq.processes import Processes
-from seq2seq.text.words import TOKENS
+from seq2seq.text.language import TOKENS
 
 SPECIAL = [
     b"",

@@ -14,7 +14,7 @@ from torch import Tensor
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.sampling import Sampling, gumbel_noise, sample_tokens
+from seq2seq.decoding.rules import Sampling, gumbel_noise, sample_tokens
 from seq2seq.errors import UserError
 from seq2seq.model.transformer import LanguageModel
 

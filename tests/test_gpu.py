@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.packing import Batch, collate
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.engine import Hypothesis, Source
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.model import gpu_attention
 from seq2seq.model.transformer import Transformer
@@ -107,18 +107,18 @@ def test_the_search_finds_what_the_search_on_a_cpu_finds(
 ) -> None:
     options = DecodingConfig(**{"precision": "fp32", "beam": beam, "max_extra": 8, **rules})
     random = np.random.default_rng(1)
-    segments = [
-        Segment(VOCABULARY.pieces(random.integers(4, 13, size).tolist()))
+    sources = [
+        Source(VOCABULARY.pieces(random.integers(4, 13, size).tolist()))
         for size in random.integers(1, 30, 40)
     ]
     found: list[list[list[Hypothesis]]] = []
     for device in (DEVICE, torch.device("cpu")):
         model = make_model(dim=32, vocab_size=VOCABULARY.size).to(device)
         engine = Engines.of_model(model, TOKENIZER, Config(decoding=options)).torch
-        found.append(engine.search(segments, options))
+        found.append(engine.search(sources, options))
     for [own], [other] in zip(*found, strict=True):
         assert own.pieces == other.pieces
-        assert own.score == pytest.approx(other.score, abs=1e-4)
+        assert own.log_prob == pytest.approx(other.log_prob, abs=1e-3)
 
 
 def test_a_checkpoint_goes_from_the_device_to_a_cpu_and_back(recipe: Path, tmp_path: Path) -> None:

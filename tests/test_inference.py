@@ -20,14 +20,13 @@ from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.files import SUMS_FILE, atomic_folder, find_damage
+from seq2seq.formats import ctranslate2 as ctranslate2_form
+from seq2seq.formats.ctranslate2 import CHECKSUM_FILE, CONVERTED_FOLDER, converted
+from seq2seq.formats.model_directory import OPTIONAL_FILES, WEIGHTS_FILE
+from seq2seq.formats.weights import load_model, save_model, snapshot
 from seq2seq.machine.devices import may_have_gpu
 from seq2seq.machine.precision import Precision
-from seq2seq.model import ctranslate2 as ctranslate2_form
-from seq2seq.model.ctranslate2 import CHECKSUM_FILE, CONVERTED_FOLDER, converted
-from seq2seq.model.directory import load_model, save_model, snapshot
-from seq2seq.model.inference import CastLinear, for_inference
-from seq2seq.model.saved import OPTIONAL_FILES, WEIGHTS_FILE
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.transformer import CastLinear, Transformer, for_inference
 
 
 def write_model_directory(folder: Path, model: Transformer | None = None) -> Path:
@@ -226,7 +225,7 @@ def test_a_read_only_folder_gives_a_warning_and_a_temporary_conversion(
         raise PermissionError(13, "Permission denied", str(path))
 
     # Removing permissions is no test: root may write everywhere.
-    monkeypatch.setattr("seq2seq.model.ctranslate2.exclusive", fail)
+    monkeypatch.setattr("seq2seq.formats.ctranslate2.exclusive", fail)
     before = sorted(folder.iterdir())
     assert Translator.load(folder, device="cpu").translate(LINES) == expected
     [message] = warnings_of(caplog)

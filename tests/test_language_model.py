@@ -22,15 +22,15 @@ from conftest import (
 from seq2seq.cli import main
 from seq2seq.config import Config, ModelConfig
 from seq2seq.data.examples import ContextWindows
-from seq2seq.data.prepared import PreparedData
+from seq2seq.data.store import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.sampling import Sampling
+from seq2seq.decoding.rules import Sampling
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.evaluation.evaluators import TextEvaluator, windows_of
-from seq2seq.model.recipe import load_config
+from seq2seq.formats.model_directory import load_config
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 

@@ -18,8 +18,8 @@ from trained import LINES, PAIRS, own_translator
 from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.export.export import export
-from seq2seq.model.directory import load_model
+from seq2seq.export import export
+from seq2seq.formats.weights import load_model
 
 transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
 

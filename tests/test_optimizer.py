@@ -13,8 +13,8 @@ from torch import nn
 
 from seq2seq.config import TrainingConfig
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.muon import Muon
 from seq2seq.training.optimizer import (
+    Muon,
     build_optimizers,
     load_optimizer_state,
     optimizer_state,

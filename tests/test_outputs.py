@@ -14,7 +14,7 @@ from conftest import run_recipe
 
 from seq2seq.errors import UserError
 from seq2seq.files import atomic_file, draft_of, remove_leftovers
-from seq2seq.model.recipe import load_config
+from seq2seq.formats.model_directory import load_config
 from seq2seq.training.records import STARTS_FILE
 
 FILES = {

@@ -17,9 +17,9 @@ from conftest import run_recipe
 from seq2seq.config import TASKS, Config, PairsConfig, TextConfig, from_tree
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
-from seq2seq.evaluation.test_sets import split_of_run
-from seq2seq.model.recipe import load_config
-from seq2seq.model.saved import describe_model, find_model
+from seq2seq.evaluation.evaluators import validator
+from seq2seq.evaluation.systems import split_of_run
+from seq2seq.formats.model_directory import describe_model, find_model, load_config
 from seq2seq.planning import new as planning
 from seq2seq.planning.corpus import Request, corpora_of, count_examples
 from seq2seq.planning.fine_tune import LR_FRACTION, LR_FRACTION_NEW_ONLY
@@ -282,7 +282,9 @@ def test_the_data_of_a_run_are_found_from_anywhere(
     assert not [*elsewhere.iterdir()]
     assert all(file.exists() for file in corpus_files(run))
     if not moved:  # resumed by its own recipe
-        state = train(load_config(run / "recipe.yaml", ["training.max_steps=7"], run), run)
+        state = train(
+            load_config(run / "recipe.yaml", ["training.max_steps=7"], run), run, validator
+        )
         assert state.step == 7
 
 

@@ -23,16 +23,16 @@ from forked import exit_code, fork, in_child
 
 from seq2seq.config import Config, CorpusConfig, PairsConfig
 from seq2seq.data import vocabulary
-from seq2seq.data.prepared import PreparedData
+from seq2seq.data.store import PreparedData
 from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.files import draft_of
-from seq2seq.model.recipe import load_config
+from seq2seq.formats.model_directory import load_config
 from seq2seq.preparation import corpora, shards
 from seq2seq.preparation import prepare as prepare_module
 from seq2seq.preparation.corpora import HubDataset, open_corpus
 from seq2seq.preparation.folder import WORK
 from seq2seq.preparation.prepare import encode_pairs, prepare
-from seq2seq.preparation.selection import Selection
+from seq2seq.preparation.shards import Selection
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 SMALL = 25

@@ -23,9 +23,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from seq2seq.cli import main
 from seq2seq.data.packing import Batch
-from seq2seq.evaluation.evaluators import TranslationEvaluator
+from seq2seq.evaluation.evaluators import TranslationEvaluator, validator
 from seq2seq.files import sha256_of
-from seq2seq.model.recipe import load_config
+from seq2seq.formats.model_directory import load_config
 from seq2seq.model.transformer import Network
 from seq2seq.processes import Processes, peer_is_lost
 from seq2seq.training.run import train
@@ -148,7 +148,7 @@ def test_several_processes_train_like_one(
     several = tmp_path / "several"
     log = seq2seq(count, tmp_path / "log", "train", recipe, *options, "--run", several)
     assert f"(processes: {count}, " in log and log.count("update 9  validation") == 1
-    train(load_config(recipe, options), tmp_path / "one")
+    train(load_config(recipe, options), tmp_path / "one", validator)
     assert_same_course(several, tmp_path / "one", rel=1e-5, count=5 + 3)
 
 
@@ -183,7 +183,7 @@ def test_two_processes_train_other_tasks_like_one(
         options.append("tokenizer.bpe_dropout=0.2")
     runs = tmp_path / "two", tmp_path / "one"
     seq2seq(2, tmp_path / "log", "train", recipe, *options, "--run", runs[0])
-    train(load_config(recipe, options), runs[1])
+    train(load_config(recipe, options), runs[1], validator)
     assert_same_course(*runs, rel=1e-5, count=3 + 2)
 
 
@@ -214,7 +214,7 @@ def test_a_run_resumes_with_another_number_of_processes(recipe: Path, tmp_path: 
     run, steps = tmp_path / "run", ("training.max_steps=5", "training.max_steps=10")
     seq2seq(2, tmp_path / "log", "train", recipe, *OPTIONS, steps[0], "--run", run)
     for folder, config in ((run, steps[1]), (tmp_path / "one", steps[1])):
-        train(load_config(recipe, [*OPTIONS, config]), folder)
+        train(load_config(recipe, [*OPTIONS, config]), folder, validator)
     two, one = records(run), records(tmp_path / "one")
     assert [r["step"] for r in two if r["kind"] == "train"] == [2, 4, 5, 6, 8, 10]
     assert two[-1]["nll"] == pytest.approx(one[-1]["nll"], rel=1e-5)
@@ -225,7 +225,7 @@ def test_processes_share_translation_and_evaluation(
 ) -> None:
     run, file = tmp_path / "run", tmp_path / "in"
     overrides = ["decoding.max_extra=5", "decoding.precision=fp32"]
-    train(load_config(recipe, overrides), run)
+    train(load_config(recipe, overrides), run, validator)
     lines = (corpus / "train.en").read_text().splitlines()[:101]
     text = "\n".join([*lines, "", "the dog"]).encode()  # an odd number, a blank line, no end
     file.write_bytes(text)
@@ -382,7 +382,7 @@ def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
 
     logs = both_ended(machine, tmp_path)
     assert "(processes: 2, " in logs[0]
-    train(load_config(recipe, options), tmp_path / "one")
+    train(load_config(recipe, options), tmp_path / "one", validator)
     assert_same_course(tmp_path / "runs" / "both", tmp_path / "one", rel=1e-5, count=2 + 1)
 
 

@@ -5,31 +5,32 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TEXTS, VOCABULARY, run_recipe
+from conftest import TEXTS, VOCABULARY, encoded, run_recipe
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seq2seq.cli import main
-from seq2seq.config import Config, DecodingConfig, TokenizerConfig
-from seq2seq.data.prepared import PreparedData
-from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
+from seq2seq.data.store import PreparedData
+from seq2seq.data.tokenizer import Tokenizer, pipeline_of
+from seq2seq.decoding.engine import Hypothesis
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.segmenter import Segmenter
-from seq2seq.decoding.segments import Hypothesis, Options, Request
-from seq2seq.decoding.spans import restore_spans
+from seq2seq.decoding.segments import Decoder, Encoder
 from seq2seq.decoding.terms import Glossary, Term
+from seq2seq.decoding.translation import Candidate, Options, Request
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.evaluation.metrics import score
 from seq2seq.evaluation.systems import load_systems
-from seq2seq.model.recipe import load_config
+from seq2seq.formats.model_directory import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.prepare import prepare
 from seq2seq.preparation.train_vocabulary import train_vocabulary
@@ -43,7 +44,7 @@ from seq2seq.text.case import (
     title_case,
     unusual_case,
 )
-from seq2seq.text.protect import SYMBOLS, compile_patterns, mask, mask_pair, span_ranges
+from seq2seq.text.protect import SYMBOLS, compile_patterns, protect, protect_pair
 
 WITH_SYMBOLS = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=350), list(SYMBOLS))
 LINES = [
@@ -120,31 +121,33 @@ def test_the_first_pattern_wins_where_spans_overlap() -> None:
 
 
 @given(st.text(alphabet=st.sampled_from([*"ab %s{}<>&;~/", *SYMBOLS, "🎉"]), max_size=60))
-def test_a_masked_text_can_be_restored(text: str) -> None:
-    masked = mask(text, pattern())
-    assert masked.restore(masked.text) == text
-    assert masked.lost(masked.text) == [] and masked.clean(masked.text) == masked.text
-    assert masked.mask(text, pattern()) == masked.text
+def test_a_protected_text_can_be_restored(text: str) -> None:
+    protected = protect(text, pattern())
+    assert protected.restore(protected.text) == text
+    assert (
+        protected.lost(protected.text) == [] and protected.clean(protected.text) == protected.text
+    )
+    assert protected.protect(text, pattern()) == protected.text
 
 
 def test_lost_and_repeated_symbols() -> None:
-    masked = mask(" ".join(f"%{i}" for i in range(20)), pattern())
-    first, last = masked.spans[0][0], masked.spans[16][0]
+    protected = protect(" ".join(f"%{i}" for i in range(20)), pattern())
+    first, last = protected.spans[0][0], protected.spans[16][0]
     assert first == last  # 16 symbols for 20 spans
-    assert masked.lost(masked.text.replace(first, "", 1)) == [16]
-    assert masked.lost(masked.text.replace(first, "")) == [0, 16]
-    assert masked.clean(masked.text + first) == masked.text
-    assert mask("%s", pattern()).clean("\ue000") in ("", "\ue000")
-    assert masked.restore(first + last + first) == "%0%16"
+    assert protected.lost(protected.text.replace(first, "", 1)) == [16]
+    assert protected.lost(protected.text.replace(first, "")) == [0, 16]
+    assert protected.clean(protected.text + first) == protected.text
+    assert protect("%s", pattern()).clean("\ue000") in ("", "\ue000")
+    assert protected.restore(first + last + first) == "%0%16"
 
 
-def test_pairs_mask_the_spans_of_both_sides() -> None:
-    source, target = mask_pair("%s in %s at www.a.org", "%s bei www.b.org", pattern())
+def test_spans_of_both_sides_of_a_pair_become_placeholders() -> None:
+    source, target = protect_pair("%s in %s at www.a.org", "%s bei www.b.org", pattern())
     [symbol] = set(source) & set(SYMBOLS)
     assert source == f"{symbol} in %s at www.a.org" and target == f"{symbol} bei www.b.org"
-    source, target = mask_pair("from %1 to %2", "nach %2 von %1", pattern())
+    source, target = protect_pair("from %1 to %2", "nach %2 von %1", pattern())
     assert target == f"nach {source[10]} von {source[5]}"
-    assert mask_pair("a", "b %s", pattern()) == ("a", "b %s")
+    assert protect_pair("a", "b %s", pattern()) == ("a", "b %s")
 
 
 def test_copied_words_become_symbols() -> None:
@@ -185,13 +188,12 @@ def test_even_an_untrained_model_keeps_all_spans(protecting: Translator) -> None
 
 def test_the_model_reads_the_spans_of_each_sentence(protecting: Translator) -> None:
     text = f"A {' '.join(f'%{i}' for i in range(20))} dog. A {{name}} man. The <b> tree"
-    [line] = protecting._segmenter.split([Request(text)], Options(paragraphs=True))
-    read = [segment.source_text for segment in line.segments]
+    line = encoded(protecting, text, paragraphs=True)
+    read = [segment.read for segment in line.prepared.segments]
     if not protecting.tokenizer.has_symbols:
         assert read[1:] == ["A {name} man.", "The <b> tree"]
-    assert [
-        segment.source for segment in line.segments
-    ] == protecting._segmenter.source.encode_pieces(read)
+    source, _ = protecting.tokenizer.translation_vocabularies
+    assert [x.pieces for x in line.sources] == source.encode_pieces(read)
 
 
 def test_a_line_of_spans_is_copied(protecting: Translator) -> None:
@@ -199,45 +201,36 @@ def test_a_line_of_spans_is_copied(protecting: Translator) -> None:
     assert translation.text == "%s:  %s" and translation.spans == 2
 
 
-class Attention:
-    """An engine whose attention is given."""
-
-    def __init__(self, weights: list[list[float]]) -> None:
-        self.weights = np.array(weights, dtype=np.float32)
-
-    def attention(self, pairs: Sequence[Any], decoding: DecodingConfig) -> list[Any]:
-        for source, target in pairs:
-            assert self.weights.shape == (len(target), len(source))
-        return [self.weights for _ in pairs]
-
-
-def repaired(source: str, target: str, symbols: bool, attention: dict[int, int]) -> Hypothesis:
+def repaired(source: str, target: str, symbols: bool, attention: dict[int, int]) -> Candidate:
     """Repair a translation. attention: source piece of each target piece (else the first)."""
     vocabulary = WITH_SYMBOLS if symbols else VOCABULARY
     tokenizer = Tokenizer(vocabulary, vocabulary)
-    segmenter = Segmenter(tokenizer, None, 99, 99, pattern=pattern())
-    [translation] = segmenter.split([Request(source)], Options())
-    segment = translation.whole
-    assert segment
+    pipeline = pipeline_of(PairsConfig(), tokenizer, protect=["all"])
+    encoder = Encoder(tokenizer, pipeline, 99, 99)
+    requests = encoder.encode([Request(source)], Options(), recase=True)
     [pieces] = vocabulary.encode_pieces([target])
-    weights = np.zeros((len(pieces), len(segment.source)))
+    weights = np.zeros((len(pieces), len(requests[0].sources[0].pieces)), dtype=np.float32)
     for row in range(len(pieces)):
         weights[row, attention.get(row, 0)] = 1
-    segment.hypotheses = [Hypothesis(pieces, text=target)]
-    engine: Any = Attention(weights.tolist())
-    restore_spans(engine, [segment], DecodingConfig(), pattern(), tokenizer)
-    return segment.hypotheses[0]
+    engine: Any = SimpleNamespace(
+        source=vocabulary,
+        target=vocabulary,
+        attention=lambda pairs, decoding: [weights for _ in pairs],
+        log_probs=lambda pairs, decoding: [],
+    )
+    decoder = Decoder(engine, pipeline, Options(scores=False), DecodingConfig())
+    [translation] = decoder.decode(requests, [[Hypothesis(pieces)]])
+    return translation.nbest[0]
 
 
 def test_a_lost_span_is_inserted_where_the_model_attends_to_it() -> None:
     source = "the dog %s likes"
-    pieces = WITH_SYMBOLS.encode_pieces([mask(source, pattern()).text])[0]
+    pieces = WITH_SYMBOLS.encode_pieces([protect(source, pattern()).text])[0]
     symbol = next(i for i, piece in enumerate(pieces) if piece in SYMBOLS)
     target = WITH_SYMBOLS.encode_pieces(["ein Mann sieht"])[0]
     for word, expected in [("▁Mann", "ein %s Mann sieht"), ("▁sieht", "ein Mann %s sieht")]:
         hypothesis = repaired(source, "ein Mann sieht", True, {target.index(word): symbol})
         assert hypothesis.text == expected and hypothesis.num_repaired == 1
-        assert set(hypothesis.pieces) & set(SYMBOLS) == {pieces[symbol]}
 
 
 def test_a_changed_span_is_replaced_without_symbols() -> None:
@@ -251,8 +244,8 @@ def test_a_changed_span_is_replaced_without_symbols() -> None:
 
 @pytest.mark.parametrize("symbols", [True, False])
 def test_a_repeated_span_is_removed(symbols: bool) -> None:
-    masked = mask("the %s dog", pattern()).text if symbols else "the %s dog"
-    span = masked.split()[1]
+    protected = protect("the %s dog", pattern()).text if symbols else "the %s dog"
+    span = protected.split()[1]
     hypothesis = repaired("the %s dog", f"ein {span} Mann {span}", symbols, {})
     assert hypothesis.text == "ein %s Mann" and hypothesis.num_repaired == 1
 
@@ -350,6 +343,10 @@ def test_mistakes_in_recipes(recipe: Path) -> None:
         load_config(recipe, ["data.augment.copy=0.1"])
 
 
+def spans_in(text: str) -> list[tuple[int, int]]:
+    return [match.span() for match in pattern().finditer(text)]
+
+
 LOWER = "The dog http://A.org/x likes %s a tree. A man"
 UPPER = "THE DOG http://A.org/x LIKES %s A TREE. A MAN"
 TITLE = "The Dog http://A.org/x Likes %s A Tree. A Man"
@@ -365,7 +362,7 @@ def test_upper_and_title_case_are_translated_in_lower_case(
     found = protecting.translations(texts, alignment=True, nbest=2)
     for a, b in zip(expected, found, strict=True):
         assert [x.text for x in b.nbest] == [
-            recase_outside(x.text, recase, span_ranges(x.text, pattern())) for x in a.nbest
+            recase_outside(x.text, recase, spans_in(x.text)) for x in a.nbest
         ]
         assert [x.alignment for x in b.nbest] == [x.alignment for x in a.nbest]
     assert "http://A.org/x" in found[0].text and "%s" in found[0].text
@@ -404,12 +401,25 @@ def test_given_translations_of_capitals_are_read_in_lower_case(protecting: Trans
 
 
 def test_capitals_can_be_read_as_they_are(protecting: Translator) -> None:
-    [found] = protecting.translations([UPPER], recase=False)
-    assert found.whole and not found.whole.recase and "THE DOG" in found.whole.source_text
+    [segment] = encoded(protecting, UPPER, recase=False).prepared.segments
+    assert "THE DOG" in segment.read
+    assert protecting.translate([UPPER], recase=False) != protecting.translate([UPPER])
 
 
 def test_a_term_in_capitals_is_found_in_a_line_in_capitals(protecting: Translator) -> None:
     glossary = Glossary([Term("die NASA", "NASA"), Term("Mann", "man")])
-    [found] = protecting.translations(["THE NASA AND THE MAN"], glossary=glossary, beam=2)
-    assert found.whole and "The NASA and the man" in found.whole.source_text
+    text = "THE NASA AND THE MAN"
+    [segment] = encoded(protecting, text, glossary=glossary).prepared.segments
+    assert segment.read == "The NASA and the man"
+    [found] = protecting.translations([text], glossary=glossary, beam=2)
     assert (found.terms, found.terms_kept) == (2, 2) and "DIE NASA" in found.text
+
+
+def test_the_case_of_each_sentence_counts(protecting: Translator) -> None:
+    """A sentence in capitals among others, and all of a text in capitals."""
+    line = encoded(protecting, "THE DOG LIKES A MAN. The house", paragraphs=True)
+    assert [x.read for x in line.prepared.segments] == ["The dog likes a man.", "The house"]
+    assert line.prepared.after(["Ein Hund.", "Ein Haus"]) == "EIN HUND. Ein Haus"
+    capitals = encoded(protecting, "THE DOG. MAN. THE HOUSE", paragraphs=True)
+    assert [x.read for x in capitals.prepared.segments] == ["The dog.", "Man.", "The house"]
+    assert capitals.prepared.after(["Ein Hund.", "Mann.", "Ein Haus"]) == "EIN HUND. MANN. EIN HAUS"

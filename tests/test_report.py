@@ -16,7 +16,8 @@ import vl_convert
 from commands import error, seq2seq
 
 from seq2seq.errors import UserError
-from seq2seq.model.recipe import load_config
+from seq2seq.evaluation.evaluators import validator
+from seq2seq.formats.model_directory import load_config
 from seq2seq.report.page import line_charts, page, table
 from seq2seq.report.report import MOST_POINTS, curve_rows, write_report
 from seq2seq.report.runs import RunRecord
@@ -60,7 +61,7 @@ def test_a_missing_extra_is_named(
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("seq2seq.extras.version", missing)
+    monkeypatch.setattr("seq2seq.errors.version", missing)
     message = error("report", run, "-o", tmp_path / "page.html")
     assert "the extra report" in message and "vl-convert-python" in message
     assert not (tmp_path / "page.html").exists()
@@ -150,7 +151,7 @@ def trained(tmp_path: Path, recipe: str) -> Path:
     path = tmp_path / "tiny.yaml"
     path.write_text(recipe.format(folder=tmp_path))
     config = load_config(path)
-    train(config, tmp_path / "run")
+    train(config, tmp_path / "run", validator)
     return tmp_path / "run"
 
 

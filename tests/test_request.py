@@ -19,16 +19,15 @@ from seq2seq.decoding.lines import (
     json_line,
     plain_line,
 )
-from seq2seq.decoding.segments import Hypothesis, Options, Request, Segment, Translation
+from seq2seq.decoding.translation import Candidate, Options, Request, Translation
 from seq2seq.errors import UserError
 from seq2seq.processes import Processes
-from seq2seq.text.protect import Masked
 
 REQUEST = Request("a house", number=7)
 
 
-def candidate(text: str, score: float, log_prob: float, **details: Any) -> Hypothesis:
-    return Hypothesis(text.split(), log_prob, score, text, **details)
+def candidate(text: str, score: float, log_prob: float, **details: Any) -> Candidate:
+    return Candidate(text, text.split(), log_prob, score, **details)
 
 
 def test_the_request_of_a_json_line() -> None:
@@ -131,8 +130,7 @@ def test_fields_of_an_earlier_translation_are_dropped() -> None:
     details = {"log_probs": (-1.0, -0.5, -1.5), "alignment": [(0, 0)]}
     best = candidate("ein Haus", -1.5, -3.0, **details)
     request = Request("a house", fields={"text": "a house", "id": 3})
-    whole = Segment([], masked=Masked("\ue000", (("\ue000", "%s"),)))
-    full = Translation(request, [best, best], [best], True, terms=2, terms_kept=1, whole=whole)
+    full = Translation(request, [best, best], [best], True, terms=2, terms_kept=1, spans=1)
     first = json.loads(json_line(full, nbest=True))
     failed = json.loads(json_line(Translation(request, error="too long"), nbest=True))
     added = RESULT_FIELDS - {"rerank_score"}

@@ -27,7 +27,7 @@ from seq2seq.evaluation.rerank import (
     log_prob_of_text,
     read_nbest,
 )
-from seq2seq.model.directory import save_model, snapshot
+from seq2seq.formats.weights import save_model, snapshot
 
 TEXTS = ["the cat sat on the mat", "the cat sat on a mat", "a dog ran off", "the cat sat on a mat"]
 

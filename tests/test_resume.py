@@ -19,8 +19,8 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.files import sha256_of
-from seq2seq.model.directory import load_model
-from seq2seq.model.recipe import load_config
+from seq2seq.formats.model_directory import load_config
+from seq2seq.formats.weights import load_model
 from seq2seq.processes import Processes
 from seq2seq.training import run as run_module
 from seq2seq.training.trainer import Trainer, update_seed

@@ -23,10 +23,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trained import LINES, own_translator, trained_model
 
 from seq2seq.decoding import search as search_module
-from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix, RequiredTerms, TokenTexts
-from seq2seq.decoding.sampling import Sampler, Sampling
+from seq2seq.decoding.engine import Source
+from seq2seq.decoding.rules import (
+    MinLength,
+    NoRepeatNgram,
+    Prefix,
+    RequiredTerms,
+    Sampler,
+    Sampling,
+    TokenTexts,
+)
 from seq2seq.decoding.search import Finished, Rule
-from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.terms import Term
 from seq2seq.decoding.torch_engine import EnsembleDecoder
 
@@ -204,7 +211,7 @@ def test_a_step_of_the_search_waits_once_for_the_device(
     engine = own_translator(loaded).engines.torch
     decoding = replace(loaded.config.decoding, **options)
     source, _ = loaded.tokenizer.translation_vocabularies
-    segments = [Segment(pieces) for pieces in source.encode_pieces(LINES[:20])]
+    sources = [Source(pieces) for pieces in source.encode_pieces(LINES[:20])]
     counts: Counter[str] = Counter()
 
     def count_calls(owner: Any, name: str) -> None:
@@ -221,7 +228,7 @@ def test_a_step_of_the_search_waits_once_for_the_device(
     count_calls(Tensor, "cpu")
     count_calls(Tensor, "tolist")
     with SynchronizationCounter() as synchronizations:
-        results = engine.search(segments, decoding)
+        results = engine.search(sources, decoding)
     assert len(results) == 20 and synchronizations.count == 0
     # `tolist` reads the lengths, from main memory, before the encoder runs.
     assert counts["step"] == counts["best_continuations"] == counts["cpu"] > 10

@@ -15,7 +15,8 @@ from seq2seq.errors import UserError
 from seq2seq.processes import Processes
 from seq2seq.report.runs import RunRecord, differences, find_runs, read_run
 from seq2seq.training.checkpoint import RunState
-from seq2seq.training.records import METRICS_FILE, drop_metrics_after
+from seq2seq.training.log import drop_metrics_after
+from seq2seq.training.records import METRICS_FILE
 from seq2seq.training.run_directory import locked
 
 

@@ -21,8 +21,15 @@ from sacrebleu.significance import PairedTest
 from seq2seq.config import PairsConfig
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.evaluation.breakdown import by_length, mark_differences, most_different
-from seq2seq.evaluation.comparison import MAX_TESTED_LINES, Comparison, compare, read_line_scores
+from seq2seq.evaluation.comparison import (
+    MAX_TESTED_LINES,
+    Comparison,
+    by_length,
+    compare,
+    mark_differences,
+    most_different,
+    read_line_scores,
+)
 from seq2seq.evaluation.metrics import bleu_tokenizer, tokenizer_of
 from seq2seq.evaluation.systems import System, TestSet, load_systems
 from seq2seq.files import write_sums

@@ -12,8 +12,7 @@ from pyarrow import feather
 from seq2seq.config import PairsConfig
 from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import CODES, KEPT
-from seq2seq.preparation.selection import Selection
-from seq2seq.preparation.shards import Shard
+from seq2seq.preparation.shards import Selection, Shard
 
 Row = tuple[int, int, int]
 """Code of the rule, hash of the pair, hash of the source."""

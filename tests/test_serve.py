@@ -32,8 +32,8 @@ from starlette.testclient import TestClient
 
 from seq2seq.cli import main
 from seq2seq.config import DecodingConfig
-from seq2seq.decoding.segments import Options, Request, Translation
 from seq2seq.decoding.terms import Glossary, Term
+from seq2seq.decoding.translation import Options, Request, Translation
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import language_identifier

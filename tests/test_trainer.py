@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,16 +18,15 @@ from seq2seq.config import Config, DecodingConfig, TrainingConfig
 from seq2seq.data.lines import read_file
 from seq2seq.data.packing import pack_pairs
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
-from seq2seq.decoding.segments import Hypothesis, Segment
+from seq2seq.decoding.engine import Hypothesis, Source
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.files import sha256_of
-from seq2seq.model.directory import average_models, load_model
-from seq2seq.model.recipe import load_config
+from seq2seq.formats.model_directory import load_config
+from seq2seq.formats.weights import average_models, load_model
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
-from seq2seq.tasks import TASKS
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.log import TrainingLog
 from seq2seq.training.loss import ModelLoss
@@ -199,9 +197,7 @@ def train_with_scores(config: Config, run: Path, scores: list[float]) -> RunStat
     def evaluate(model: Transformer) -> dict[str, float]:
         return {"bleu": scores.pop(0), "nll": 1.0, "perplexity": 2.7}
 
-    evaluate.extent = "nothing"  # type: ignore[attr-defined]
-    with patch.object(TASKS["translation"], "evaluator", lambda *_, **__: evaluate):
-        return train(config, run)
+    return train(config, run, lambda *_: evaluate)
 
 
 def test_the_best_model_is_kept_and_patience_ends_the_run(recipe: Path, tmp_path: Path) -> None:
@@ -276,12 +272,12 @@ def test_validations_use_validation_beam_and_no_score_has_a_second_search(
 
     def noted(
         self: CTranslate2Engine,
-        segments: Sequence[Segment],
+        sources: Sequence[Source],
         decoding: DecodingConfig,
         **options: Any,
     ) -> list[list[Hypothesis]]:
-        searches.append((decoding.beam, len(segments), decoding.no_repeat_ngram))
-        return search(self, segments, decoding, **options)
+        searches.append((decoding.beam, len(sources), decoding.no_repeat_ngram))
+        return search(self, sources, decoding, **options)
 
     monkeypatch.setattr(CTranslate2Engine, "search", noted)
     options = ["decoding.validation_beam=3", "decoding.beam=2", "decoding.batch_tokens=100"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import trained
-from conftest import VOCABULARY, segments_of
+from conftest import VOCABULARY, encoded
 from test_translator import SOURCES as TEXTS
 from test_translator import (  # noqa: F401
     engine,
@@ -21,9 +21,10 @@ from test_translator import (  # noqa: F401
 from trained import own_translator, trained_model
 
 from seq2seq import Translator
+from seq2seq.decoding.engine import length_penalty
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.segments import Hypothesis, Options, Request, Segment
 from seq2seq.decoding.terms import Glossary, Term
+from seq2seq.decoding.translation import END, Options, Request
 from seq2seq.decoding.translator import Translation, changed_decoding
 from seq2seq.errors import UserError
 from seq2seq.model.transformer import Transformer
@@ -169,11 +170,11 @@ def test_a_reference_is_scored_in_the_segmentation_of_the_tokenizer(either: Tran
         assert [reference.text for reference in result.references] == texts
         pieces_of_all = VOCABULARY.encode_pieces(texts)
         for reference, pieces in zip(result.references, pieces_of_all, strict=True):
-            expected = Hypothesis(pieces)
-            engine.score([Segment(source, hypotheses=[expected])], either.decoding)
+            [row] = engine.log_probs([(source, pieces)], either.decoding)
+            penalty = length_penalty(either.decoding, len(row))
             assert reference.pieces == pieces and len(reference.log_probs) == len(pieces) + 1
-            assert reference.log_prob == pytest.approx(expected.log_prob, rel=1e-5)
-            assert reference.score == pytest.approx(expected.score, rel=1e-5)
+            assert reference.log_prob == pytest.approx(sum(row), rel=1e-5)
+            assert reference.score == pytest.approx(sum(row) / penalty, rel=1e-5)
             assert sum(reference.log_probs) == pytest.approx(reference.log_prob, rel=1e-6)
 
 
@@ -215,7 +216,7 @@ def test_an_n_best_list_is_sorted_and_starts_with_the_translation(either: Transl
     plain = either.translate(TEXTS)
     for text, result in zip(plain, either.translations(TEXTS, nbest=4), strict=True):
         assert text == result.text == result.nbest[0].text
-        scores = [hypothesis.score for hypothesis in result.nbest]
+        scores = [hypothesis.score or 0.0 for hypothesis in result.nbest]
         assert len(scores) == 4 and scores == sorted(scores, reverse=True)
 
 
@@ -269,17 +270,19 @@ def test_long_lines_with_terms_prefixes_or_without_splitting(
     assert with_glossary.terms == with_glossary.terms_kept == 2
     [joined] = translator.translations([long], tokens=True, alignment=True, nbest=2)
     assert joined.text and joined.error is None
-    parts = segments_of(translator, long)
+    parts = encoded(translator, long).prepared.segments
     assert len(parts) > 1
     expected: list[tuple[int, int]] = []
     words = 0, 0
-    for text in (segment.text for segment in parts):
+    for text in (segment.text.text for segment in parts):
         [part] = translator.translations([text], alignment=True, nbest=2)
         expected += [(i + words[0], j + words[1]) for i, j in part.alignment]
         words = words[0] + len(text.split()), words[1] + len(part.text.split())
     assert list(joined.alignment) == expected
     [best, _] = joined.nbest
     assert sum(best.log_probs) == pytest.approx(best.log_prob, abs=1e-4)
+    assert len(best.log_probs) == len(best.pieces) + 1
+    assert best.pieces.count(END) == len(parts) - 1
 
 
 @pytest.mark.parametrize("space", ["\t", "\u00a0", "\u202f", "\u3000"])
@@ -352,17 +355,15 @@ def test_a_sample_of_a_line_in_parts_joins_one_sample_of_each_part(
     translator = make_translator(limit=12, max_extra=4)
     text = "the dog. " * 6 + "a man sees"
     decoding = changed_decoding(translator.decoding, {"sample": True, "seed": 3})
-    segments = segments_of(translator, text)
-    assert len(segments) > 1
-    for i, segment in enumerate(segments):
-        segment.seed = 7, i
-    samples = translator.engines.torch.search(segments, decoding, nbest=5)
-    separators = [segment.separator for segment in segments]
+    request = encoded(translator, text)
+    assert len(request.sources) > 1
+    sources = [source._replace(seed=(7, i)) for i, source in enumerate(request.sources)]
+    samples = translator.engines.torch.search(sources, decoding, nbest=5)
     expected = []
     for sample in zip(*samples, strict=True):
         texts = VOCABULARY.decode_pieces([hypothesis.pieces for hypothesis in sample])
-        expected.append("".join(map("".join, zip(separators, texts, strict=True))))
+        expected.append(request.prepared.after(texts))
     [result] = translator.process([Request(text, 7)], Options(nbest=5), decoding)
     assert sorted(hypothesis.text for hypothesis in result.nbest) == sorted(expected)
-    scores = [hypothesis.score for hypothesis in result.nbest]
+    scores = [hypothesis.score or 0.0 for hypothesis in result.nbest]
     assert scores == sorted(scores, reverse=True) and len(set(scores)) == 5

@@ -12,20 +12,19 @@ from typing import Any
 import ctranslate2
 import pytest
 import torch
-from conftest import TEXTS, VOCABULARY, pack, segments_of, torch_engine
+from conftest import TEXTS, VOCABULARY, encoded, pack, torch_engine
 from torch import Tensor
 
 import seq2seq
 from seq2seq import Translator
 from seq2seq.config import CleaningConfig, Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.engine import length_penalty
+from seq2seq.decoding.engine import Hypothesis, Source, length_penalty
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.decoding.torch_engine import EnsembleDecoder
 from seq2seq.decoding.translator import changed_decoding
 from seq2seq.errors import UserError
-from seq2seq.model.directory import save_model, snapshot
+from seq2seq.formats.weights import save_model, snapshot
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
@@ -59,8 +58,8 @@ def searching_with(engine: str, translator: Translator) -> Translator:
 def search(translator: Translator, texts: Sequence[str], **options: Any) -> list[Hypothesis]:
     """Return the best hypothesis of each text."""
     decoding = changed_decoding(translator.decoding, options)
-    segments = [Segment(source) for source in VOCABULARY.encode_pieces(texts)]
-    results = translator.engines.choose(decoding).search(segments, decoding)
+    sources = [Source(pieces) for pieces in VOCABULARY.encode_pieces(texts)]
+    results = translator.engines.choose(decoding).search(sources, decoding)
     return [best for [best] in results]
 
 
@@ -99,11 +98,12 @@ def test_scores_agree_in_any_batch_and_with_teacher_forcing(
     for text, hypothesis in zip(SOURCES, search(translator, SOURCES), strict=True):
         [alone] = search(translator, [text])
         assert alone.pieces == hypothesis.pieces
-        assert alone.score == pytest.approx(hypothesis.score, abs=1e-4)
+        assert alone.log_prob == pytest.approx(hypothesis.log_prob, abs=1e-4)
         expected = target_log_prob([only_model(translator)], text, hypothesis.pieces)
-        assert hypothesis.log_prob == pytest.approx(expected, abs=1e-4)
+        [result] = translator.translations([text])
+        assert result.nbest[0].log_prob == pytest.approx(expected, abs=1e-4)
         expected /= length_penalty(translator.decoding, len(hypothesis.pieces) + 1)
-        assert hypothesis.score == pytest.approx(expected, abs=1e-4)
+        assert result.score == pytest.approx(expected, abs=1e-4)
 
 
 def test_blank_lines_are_not_translated(
@@ -155,10 +155,10 @@ def test_long_lines_are_split_at_sentence_ends_and_joined(
 def test_splitting_a_long_line_keeps_all_words(
     text: str, make_translator: Callable[..., Translator]
 ) -> None:
-    parts = segments_of(make_translator(limit=15), text)
-    assert all(len(part.source) <= 15 for part in parts)
-    texts = [part.separator + VOCABULARY.decode_pieces([part.source])[0] for part in parts]
-    assert "".join(texts).split() == text.split()
+    parts = encoded(make_translator(limit=15), text)
+    rows = [source.pieces for source in parts.sources]
+    assert all(len(row) <= 15 for row in rows)
+    assert parts.prepared.after(VOCABULARY.decode_pieces(rows)).split() == text.split()
 
 
 def test_a_model_directory_is_self_contained(

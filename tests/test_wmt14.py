@@ -22,7 +22,7 @@ from forked import served_command
 
 from seq2seq.data.lines import read_file
 from seq2seq.errors import UserError
-from seq2seq.model.recipe import load_config
+from seq2seq.formats.model_directory import load_config
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "wmt14_en_de"
 

@@ -22,12 +22,12 @@ from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.packing import collate
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces
+from seq2seq.decoding.engine import length_penalty
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.decoding.translator import Translator
-from seq2seq.export.export import export
+from seq2seq.export import export
 from seq2seq.files import atomic_folder
-from seq2seq.model.directory import LoadedModel, save_model, snapshot
+from seq2seq.formats.weights import LoadedModel, save_model, snapshot
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.training.loss import ModelLoss
@@ -113,22 +113,22 @@ def own_translator(loaded: LoadedModel) -> Translator:
 
 
 def require_same_search(
-    own: Translator, lines: Sequence[str], found: Sequence[list[str]], expected: Sequence[list[str]]
+    own: Translator,
+    lines: Sequence[str],
+    found: Sequence[Sequence[str]],
+    expected: Sequence[Sequence[str]],
 ) -> None:
     """Compare the pieces of translations. Different ones must have the same score.
 
     Hypotheses whose scores are within rounding of each other may change places.
     """
-    differing = [i for i, pieces in enumerate(found) if pieces != expected[i]]
+    differing = [i for i, pieces in enumerate(found) if list(pieces) != list(expected[i])]
     sources = own.tokenizer.translation_vocabularies[0].encode_pieces([lines[i] for i in differing])
     scores = []
     for side in (found, expected):
-        segments = [
-            Segment(source, hypotheses=[Hypothesis(side[i])])
-            for source, i in zip(sources, differing, strict=True)
-        ]
-        own.engines.torch.score(segments, own.decoding)
-        scores.append([segment.hypotheses[0].score for segment in segments])
+        pairs = [(source, side[i]) for source, i in zip(sources, differing, strict=True)]
+        rows = own.engines.torch.log_probs(pairs, own.decoding)
+        scores.append([sum(row) / length_penalty(own.decoding, len(row)) for row in rows])
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from docs_pages.docstrings import attribute_docs, class_source, escaped
 
-from seq2seq.config.ranges import Range
+from seq2seq.config.checks import TASKS
+from seq2seq.config.data import Range
 from seq2seq.config.schema import Config
-from seq2seq.config.tasks import TASKS
 
 _INTRODUCTION = """\
 # Recipe

@@ -23,13 +23,11 @@ from gpu_check.training import BASE, TINY, synchronize
 
 from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.segments import Hypothesis, Segment
+from seq2seq.decoding.engine import Hypothesis, Source
 from seq2seq.decoding.torch_engine import EnsembleDecoder, TorchEngine
+from seq2seq.formats.weights import save_model, snapshot
 from seq2seq.machine.precision import Precision
-from seq2seq.model.directory import save_model, snapshot
-from seq2seq.model.inference import for_inference
-from seq2seq.model.saved import num_positions
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.transformer import Transformer, for_inference
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 T = TypeVar("T")
@@ -61,11 +59,11 @@ def search(arguments: argparse.Namespace) -> Iterator[Result]:
     """Measure greedy search and beam search, and count host synchronisations."""
     model, tokenizer, config, sources = inputs(arguments)
     precision: Precision = "fp32" if device().type == "cpu" else "fp16"
-    engine = TorchEngine([for_inference(model, precision)], tokenizer, num_positions(config))
-    segments = [Segment(tokenizer.source.pieces(source)) for source in sources]
+    engine = TorchEngine([for_inference(model, precision)], tokenizer, config.num_positions)
+    queries = [Source(tokenizer.source.pieces(source)) for source in sources]
     for beam in (1, BEAM):
         options = DecodingConfig(beam=beam, max_extra=0, batch_tokens=16_384)
-        run = partial(search_all, engine, segments, options)
+        run = partial(search_all, engine, queries, options)
         seconds, results = timed(run)
         waits, steps = host_waits(run)
         tokens = sum(len(best.pieces) + 1 for [best] in results)
@@ -74,10 +72,10 @@ def search(arguments: argparse.Namespace) -> Iterator[Result]:
 
 
 def search_all(
-    engine: TorchEngine, segments: Sequence[Segment], options: DecodingConfig
+    engine: TorchEngine, queries: Sequence[Source], options: DecodingConfig
 ) -> list[list[Hypothesis]]:
-    """Return the hypotheses of all segments."""
-    return engine.search(segments, options)
+    """Return the hypotheses of all sources."""
+    return engine.search(queries, options)
 
 
 def speed(beam: int, lines: int, tokens: int, seconds: float) -> Result:

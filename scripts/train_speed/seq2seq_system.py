@@ -9,7 +9,7 @@ from accelerate import Accelerator
 
 from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.packing import Batch, pack_pairs
-from seq2seq.machine.memory import keep_freed_memory
+from seq2seq.machine.devices import keep_freed_memory
 from seq2seq.machine.precision import Precision
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.update import Updater

@@ -66,7 +66,7 @@ def _discard_output() -> None:
 
 def _explain(error: RuntimeError | MemoryError) -> str | None:
     """Return the message for a failure of the machine or the network, or None for other errors."""
-    from seq2seq.machine.memory import out_of_memory
+    from seq2seq.machine.devices import out_of_memory
     from seq2seq.processes import peer_is_lost
 
     if out_of_memory(error):

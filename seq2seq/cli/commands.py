@@ -53,7 +53,7 @@ def new(options: argparse.Namespace) -> None:
 
 def prepare(options: argparse.Namespace) -> None:
     """Train the tokenizer and encode the data of a recipe."""
-    from seq2seq.model.recipe import load_config
+    from seq2seq.formats.model_directory import load_config
     from seq2seq.preparation.prepare import prepare
 
     config = load_config(options.recipe, options.overrides)
@@ -63,25 +63,26 @@ def prepare(options: argparse.Namespace) -> None:
 def train(options: argparse.Namespace) -> None:
     """Train the model of a recipe, or resume its run."""
     from seq2seq.config import default_run, to_yaml
-    from seq2seq.model.recipe import load_config
+    from seq2seq.formats.model_directory import load_config
 
     config = load_config(options.recipe, options.overrides, options.run)
     if options.print_config:
         _print(to_yaml(config), end="")
         return
+    from seq2seq.evaluation.evaluators import validator
     from seq2seq.training.run import train
 
-    train(config, options.run or default_run(config.name))
+    train(config, options.run or default_run(config.name), validator)
 
 
 def translate(options: argparse.Namespace) -> None:
     """Translate lines of text."""
     from seq2seq.config import DecodingConfig
-    from seq2seq.data.streams import count_lines
+    from seq2seq.data.lines import count_lines
     from seq2seq.decoding.documents import translate_file
     from seq2seq.decoding.lines import LineTranslator, RequestReader
-    from seq2seq.decoding.segments import Options
     from seq2seq.decoding.terms import Glossary
+    from seq2seq.decoding.translation import Options
     from seq2seq.decoding.translator import Translator
 
     processes, process_files = on_files(options, needs_torch=False)
@@ -134,7 +135,7 @@ def translate(options: argparse.Namespace) -> None:
 
 def rerank(options: argparse.Namespace) -> None:
     """Rerank n-best lists."""
-    from seq2seq.data.json_objects import write_object
+    from seq2seq.data.lines import write_object
     from seq2seq.evaluation.rerank import Reranker, best_text, read_nbest
 
     processes, process_files = on_files(options)
@@ -157,7 +158,7 @@ def rerank(options: argparse.Namespace) -> None:
 def generate(options: argparse.Namespace) -> None:
     """Generate text with a language model."""
     from seq2seq.decoding.generation import TextGenerator
-    from seq2seq.decoding.sampling import Sampling
+    from seq2seq.decoding.rules import Sampling
     from seq2seq.processes import Processes
 
     processes = Processes.join()
@@ -196,8 +197,7 @@ def classify(options: argparse.Namespace) -> None:
 def score(options: argparse.Namespace) -> None:
     """Score translations, and compare systems."""
     from seq2seq.data.lines import require_files
-    from seq2seq.evaluation.breakdown import break_down, breakdown_text
-    from seq2seq.evaluation.comparison import compare, read_line_scores
+    from seq2seq.evaluation.comparison import break_down, breakdown_text, compare, read_line_scores
     from seq2seq.evaluation.systems import load_systems
     from seq2seq.processes import Processes
 
@@ -269,8 +269,8 @@ def runs(options: argparse.Namespace) -> None:
 
 def average(options: argparse.Namespace) -> None:
     """Average the weights of checkpoints of a run."""
-    from seq2seq.model.directory import average_models
-    from seq2seq.model.saved import require_new_folder
+    from seq2seq.formats.weights import average_models
+    from seq2seq.training.records import require_new_folder
     from seq2seq.training.run_directory import RunDirectory
 
     require_new_folder(options.output)
@@ -282,7 +282,7 @@ def average(options: argparse.Namespace) -> None:
 
 def export(options: argparse.Namespace) -> None:
     """Export a model to the format of another program."""
-    from seq2seq.export.export import export
+    from seq2seq.export import export
 
     export(
         options.run,
@@ -310,7 +310,7 @@ def report(options: argparse.Namespace) -> None:
 
 def serve(options: argparse.Namespace) -> None:
     """Answer translation requests over HTTP."""
-    from seq2seq.extras import require_extra
+    from seq2seq.errors import require_extra
 
     for package in ("starlette", "uvicorn", "prometheus-client", "python-multipart"):
         require_extra(package, "seq2seq serve (the extra serve)")

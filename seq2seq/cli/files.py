@@ -38,8 +38,7 @@ def on_files(
 
     Raises UserError if a file cannot be read or written. Call it before loading a model.
     """
-    from seq2seq.data.lines import require_files
-    from seq2seq.data.streams import process_streams
+    from seq2seq.data.lines import process_streams, require_files
     from seq2seq.processes import LONG_TIMEOUT, Processes
 
     require_writable_output(options)
@@ -60,7 +59,7 @@ def require_writable_output(options: argparse.Namespace) -> None:
     Protected are standard input, the files of runs and models, and files that options name.
     """
     from seq2seq.files import require_writable
-    from seq2seq.model.saved import require_outside_of_runs
+    from seq2seq.training.records import require_outside_of_runs
 
     output = options.output
     if output is None:

@@ -20,11 +20,11 @@ from seq2seq.config.recipe import (
     with_paths,
 )
 from seq2seq.config.schema import (
+    TASKS,
     Config,
     DecodingConfig,
     ModelConfig,
     TokenizerConfig,
     TrainingConfig,
 )
-from seq2seq.config.tasks import TASKS
 from seq2seq.config.trees import from_tree, leaves, to_tree

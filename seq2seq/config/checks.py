@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from seq2seq.config.data import TextConfig
-from seq2seq.config.schema import Config
-from seq2seq.config.tasks import TASKS
+from seq2seq.config.schema import TASKS, Config
 from seq2seq.config.trees import leaves, to_tree
 from seq2seq.errors import UserError, short
 from seq2seq.text.protect import compile_patterns

@@ -12,8 +12,7 @@ import yaml
 
 from seq2seq.config.checks import check_values
 from seq2seq.config.data import CorpusConfig
-from seq2seq.config.schema import Config
-from seq2seq.config.tasks import TASKS
+from seq2seq.config.schema import TASKS, Config
 from seq2seq.config.trees import from_tree, to_tree
 from seq2seq.errors import UserError, short
 

@@ -1,21 +1,24 @@
-"""Every key of a recipe, with its default and its unit."""
+"""Every key of a recipe, with its default and its unit, and the tasks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from seq2seq.config.data import DataConfig, PairsConfig, TextConfig
-from seq2seq.config.ranges import (
+from seq2seq.config.data import (
     CHANGEABLE,
     Count,
     CountOrZero,
+    DataConfig,
+    LabelledConfig,
     NonNegative,
+    PairsConfig,
     Patience,
     Positive,
     Probability,
     Seed,
     Share,
+    TextConfig,
     Width,
 )
 
@@ -207,6 +210,10 @@ class DecodingConfig:
     """Beam width of validations during training."""
 
 
+DEFAULT_LIMIT = 1_024
+"""Maximum number of source tokens of a model trained without data.clean.max_len."""
+
+
 @dataclass(frozen=True)
 class Config:
     """A complete recipe."""
@@ -239,3 +246,74 @@ class Config:
     def translates(self) -> bool:
         """Whether the task is translation."""
         return self.task == "translation"
+
+    @property
+    def max_source_tokens(self) -> int:
+        """Maximum number of source tokens, without the end symbol."""
+        return self.pairs.clean.max_len or DEFAULT_LIMIT
+
+    @property
+    def num_positions(self) -> int:
+        """Maximum number of source or target tokens, with start or end symbol."""
+        if self.model.positions == "learned":
+            return self.model.context
+        return max(2048, 2 * self.max_source_tokens)
+
+
+@dataclass(frozen=True)
+class TaskRecipe:
+    """Rules for the recipes of a task."""
+
+    defaults: Config
+    """Recipe with the default of every key."""
+    unused: tuple[str, ...]
+    """Keys and sections without effect."""
+    best_by: tuple[str, ...]
+    """Valid values of `training.best_by`."""
+
+
+TASKS = {
+    "translation": TaskRecipe(
+        defaults=Config(),
+        unused=("model.pooling",),
+        best_by=("bleu", "nll"),
+    ),
+    "classification": TaskRecipe(
+        defaults=Config(
+            task="classification",
+            data=LabelledConfig(),
+            model=ModelConfig(decoder_layers=0),
+            training=TrainingConfig(best_by="accuracy"),
+        ),
+        unused=(
+            "data.clean.max_len",
+            "data.clean.max_ratio",
+            "data.clean.languages",
+            "data.augment",
+            "data.protect",
+            "data.tokenized",
+            "tokenizer.shared",
+            "model.decoder_layers",
+            "model.tied",
+            "decoding",
+        ),
+        best_by=("accuracy", "nll"),
+    ),
+    "language_model": TaskRecipe(
+        defaults=Config(
+            task="language_model",
+            data=TextConfig(),
+            model=ModelConfig(encoder_layers=0),
+            training=TrainingConfig(best_by="nll"),
+        ),
+        unused=(
+            "tokenizer.shared",
+            "tokenizer.bpe_dropout",
+            "model.encoder_layers",
+            "model.pooling",
+            "decoding",
+        ),
+        best_by=("nll",),
+    ),
+}
+"""Rules for recipes, by the value of the key `task`."""

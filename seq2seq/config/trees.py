@@ -11,7 +11,7 @@ import typing
 from typing import Annotated, Any, Literal, TypeVar
 
 from seq2seq.config.data import CorpusConfig
-from seq2seq.config.tasks import TASKS
+from seq2seq.config.schema import TASKS
 from seq2seq.errors import UserError, short
 
 T = TypeVar("T")

@@ -1,19 +1,154 @@
-"""Augmentation of training pairs: their text is changed at random, and encoded again."""
+"""Random changes of training examples: augmentation of their text, and BPE-dropout."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
-from numpy.random import Generator
+import sentencepiece
+from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
 from seq2seq.config import AugmentConfig
-from seq2seq.data.random_numbers import generators, uniform
 from seq2seq.data.store import Ids, Store
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Vocabulary
 from seq2seq.text.augment import CHANGES, Pair, join
+
+
+def generators(positions: NDArray[np.int64], *, seed: int, epoch: int) -> list[Generator]:
+    """Return a random generator for each example, seeded by its position in the epoch."""
+    key = [seed % 2**64, epoch]
+    return [Generator(Philox(key=key, counter=[0, 0, 0, i])) for i in positions.tolist()]
+
+
+def uniform(
+    positions: NDArray[np.int64], count: int, *, seed: int, epoch: int
+) -> NDArray[np.float64]:
+    """Return `count` numbers from [0, 1) for each example, (B, count).
+
+    Much faster than a generator for each example.
+    """
+    if not len(positions):  # fewer examples than processes
+        return np.empty((0, count))
+    width = -(-count // 4) * 4  # a step of Philox yields four numbers
+    first = int(positions.min())
+    counter = [first * width // 4, 0, 1, 0]  # `generators` draw with other counters
+    random = Generator(Philox(key=[seed % 2**64, epoch], counter=counter))
+    rows = random.random((int(positions.max()) - first + 1, width))
+    return rows[positions - first, :count]
+
+
+CACHED = 100_000
+"""Size of the cache of segmented words."""
+
+
+class BPEDropout:
+    """Drops merges of a SentencePiece BPE model (Provilkov et al. 2020, algorithm 1).
+
+    As in SentencePiece, a merge is dropped with the given probability when its turn comes, and is
+    not tried again.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, probability: float) -> None:
+        self.probability = probability
+        model = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
+        costs = _costs(model)
+        texts = vocabulary.pieces(range(vocabulary.size))
+        self._ids = {text: i for i, text in enumerate(texts) if text in costs}
+        self._costs = {text: costs[text] for text in self._ids}
+        # Symbols, bytes and pieces with characters outside the vocabulary are never split.
+        self._texts = [text if {text, *text} <= self._ids.keys() else None for text in texts]
+        self._neighbours = {pair for text in self._ids for pair in pairwise(text)}
+        self._merge = lru_cache(CACHED)(self._compute_merges)
+
+    def __call__(self, row: Ids, random: np.random.Generator) -> Ids:
+        """Segment the text of token ids again; deterministic for a given generator state."""
+        drops = _drops(random, self.probability)
+        drop = next(drops)
+        ids: list[int] = []
+        start = 0
+        for unit in self._units(row.tolist()):
+            if isinstance(unit, int):
+                ids.append(unit)
+                continue
+            dropped: tuple[int, ...] = ()
+            merged, num_merges = self._merge(unit, dropped)
+            while drop < start + num_merges:
+                dropped += (drop - start,)
+                drop = next(drops)
+                merged, num_merges = self._merge(unit, dropped)
+            ids += merged
+            start += num_merges
+        return np.array(ids, dtype=np.int32)
+
+    def _units(self, ids: list[int]) -> Iterator[str | int]:
+        """Yield texts that can be segmented independently, and ids that are never split."""
+        unit = ""
+        for i in ids:
+            text = self._texts[i]
+            if unit and (text is None or (unit[-1], text[0]) not in self._neighbours):
+                yield unit
+                unit = ""
+            if text is None:
+                yield i
+            else:
+                unit += text
+        if unit:
+            yield unit
+
+    def _compute_merges(self, text: str, dropped: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        """Return the ids of a text segmented without the merges `dropped`, and the merge count.
+
+        Merges are numbered in the order of their application: by score, then from the left.
+        """
+        symbols = list(text)
+        costs = [self._costs.get(left + right, math.inf) for left, right in pairwise(symbols)]
+        count = 0
+        # A list, not a heap: words are short.
+        while costs and (cheapest := min(costs)) < math.inf:
+            index = costs.index(cheapest)
+            count += 1
+            if count - 1 in dropped:
+                costs[index] = math.inf
+                continue
+            symbols[index] += symbols.pop(index + 1)
+            costs.pop(index)
+            if index:
+                costs[index - 1] = self._costs.get(symbols[index - 1] + symbols[index], math.inf)
+            if index < len(costs):
+                costs[index] = self._costs.get(symbols[index] + symbols[index + 1], math.inf)
+        # Not lists: the garbage collector would visit all in the cache, 0.2 s every few updates.
+        return tuple(self._ids[symbol] for symbol in symbols), count
+
+
+def _costs(model: Any) -> dict[str, float]:
+    """Return the costs of ordinary pieces: no bytes, special or longer user-defined symbols."""
+    tests = model.is_unknown, model.is_control, model.is_unused, model.is_byte
+    ids = [i for i in range(len(model)) if not any(test(i) for test in tests)]
+    pieces = [model.id_to_piece(i) for i in ids]
+    # Without any merge, only user-defined symbols have more than one character.
+    unmerged = model.encode(pieces, out_type=str, enable_sampling=True, alpha=1.0)
+    return {
+        piece: -model.get_score(i)
+        for i, piece, parts in zip(ids, pieces, unmerged, strict=True)
+        if len(piece) == 1 or piece not in parts
+    }
+
+
+def _drops(random: np.random.Generator, probability: float) -> Iterator[int]:
+    """Yield the indices of successes in a sequence of Bernoulli trials."""
+    number = -1
+    while True:
+        for gap in random.geometric(probability, 16).tolist():
+            number += gap
+            yield number
+
 
 SHORT = 32
 """Maximum number of tokens of sentences that are joined."""

@@ -13,13 +13,10 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from seq2seq.config import Config
-from seq2seq.data.augmentation import Augmentation
+from seq2seq.data.augmentation import Augmentation, BPEDropout, generators
 from seq2seq.data.batching import Indices, Lens, sentence_order, worst_case_lens
-from seq2seq.data.bpe_dropout import BPEDropout
 from seq2seq.data.packing import Batch, add_bos, collate, context_window_batch, pack, truncate
-from seq2seq.data.prepared import PreparedData
-from seq2seq.data.random_numbers import generators
-from seq2seq.data.store import Ids
+from seq2seq.data.store import Ids, PreparedData
 from seq2seq.data.vocabulary import Vocabulary
 from seq2seq.errors import UserError
 
@@ -203,3 +200,9 @@ class ContextWindows(Examples):
     def worst_case(self, max_tokens: int) -> Batch:
         count = max(1, max_tokens // self.context)  # all windows need the same memory
         return context_window_batch(np.zeros((count, self.context + 1), dtype=np.int64))
+
+
+def examples_of(config: Config, data: PreparedData) -> Examples:
+    """Return the training examples of a recipe's task."""
+    kinds = {"language_model": ContextWindows, "classification": LabelledTexts}
+    return kinds.get(config.task, Pairs)(config, data)

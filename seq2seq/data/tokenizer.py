@@ -6,18 +6,24 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 
-from seq2seq.data.marian import (
+from seq2seq.config import PairsConfig
+from seq2seq.data.vocabulary import (
     IDS_FILES,
     MARIAN_FILES,
+    Alphabet,
+    Labels,
     MarianPieces,
+    SentencePieces,
+    Vocabulary,
     marian_files,
     marian_vocabularies,
 )
-from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces, Vocabulary
 from seq2seq.files import atomic_file
-from seq2seq.text.protect import SYMBOLS
+from seq2seq.text.pipeline import Pipeline
+from seq2seq.text.protect import SYMBOLS, Spelling, compile_patterns
 
 SHARED_FILE = "tokenizer.model"
 SEPARATE_FILES = ("source.model", "target.model")
@@ -26,6 +32,8 @@ LABELS_FILE = "labels.json"
 MODEL_FILES = (SHARED_FILE, *SEPARATE_FILES, ALPHABET_FILE, *MARIAN_FILES)
 TOKENIZER_FILES = (*MODEL_FILES, *IDS_FILES, LABELS_FILE)
 """Names of all possible files of a tokenizer, source before target."""
+OTHER_SPACES = "\t\u00a0\u2002\u2003\u2009\u202f\u3000"
+"""Spaces that the model reads as a plain space if its vocabulary lacks them."""
 
 
 @dataclass(frozen=True)
@@ -99,3 +107,27 @@ def _read_vocabulary(path: Path) -> Vocabulary:
         return SentencePieces(path.read_bytes(), str(path))
     symbols = json.loads(path.read_bytes())
     return Labels(symbols) if path.name == LABELS_FILE else Alphabet(symbols)
+
+
+def pipeline_of(
+    config: PairsConfig,
+    tokenizer: Tokenizer,
+    *,
+    tag: str | None = None,
+    protect: Sequence[str] | None = None,
+) -> Pipeline:
+    """Return the way of texts to a model of a recipe and back.
+
+    protect: patterns of protected spans, instead of the recipe's.
+    """
+    source, _ = tokenizer.translation_vocabularies
+    pattern = compile_patterns(config.protect if protect is None else protect, "protect")
+    pieces = source.encode_pieces([f"a{space}a" for space in OTHER_SPACES])
+    unknown = [any(piece.startswith("<0x") for piece in row) for row in pieces]
+    return Pipeline(
+        Spelling(pattern, tokenizer.has_symbols),
+        language=config.source,
+        tag=tag,
+        spaces=dict.fromkeys(map(ord, compress(OTHER_SPACES, unknown)), " "),
+        knows=source.knows_word,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +62,39 @@ def align(
     words = np.zeros((rows.max() + 1, columns.max() + 1))  # (target, source) words
     np.add.at(words, (rows[:, None], columns), attention[: len(rows), : len(columns)])
     return sorted((column, row) for row, column in enumerate(words.argmax(axis=1).tolist()))
+
+
+def join_alignments(
+    separators: Sequence[str],
+    sources: Sequence[str],
+    targets: Sequence[str],
+    alignments: Sequence[Sequence[tuple[int, int]]],
+    words: re.Pattern[str],
+) -> list[tuple[int, int]]:
+    """Return the word alignment of a text, from those of its parts."""
+    if len(alignments) == 1:
+        return list(alignments[0])
+    _, first_sources = join_texts(separators, sources, words)
+    _, first_targets = join_texts(separators, targets, words)
+    links = [
+        (i + i0, j + j0)
+        for part, i0, j0 in zip(alignments, first_sources, first_targets, strict=True)
+        for i, j in part
+    ]
+    return list(dict.fromkeys(links))
+
+
+def join_texts(
+    separators: Sequence[str], texts: Sequence[str], words: re.Pattern[str]
+) -> tuple[str, list[int]]:
+    """Return the joined texts, and the index of the first word of each.
+
+    The first word of a text may continue the last word of the text before it.
+    """
+    parts = [part for pair in zip(separators, texts, strict=True) for part in pair]
+    joined, starts = "".join(parts), list(accumulate(map(len, parts)))[::2]
+    ends = [word.end() for word in words.finditer(joined)]
+    return joined, [bisect_right(ends, start) for start in starts]
 
 
 def longest_run(tokens: Sequence[str]) -> int:

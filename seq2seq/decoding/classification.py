@@ -15,9 +15,9 @@ from seq2seq.data.packing import add_bos, pack, truncate
 from seq2seq.data.store import Ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, not_a_number
+from seq2seq.formats.model_directory import find_model
+from seq2seq.formats.weights import load_model
 from seq2seq.machine.threads import adapt_threads
-from seq2seq.model.directory import load_model
-from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import Classifier
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ from numpy.typing import NDArray
 
 from seq2seq.config import DecodingConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.engine import CPU_BATCH, Engine, Pairs, length_penalty
-from seq2seq.decoding.segments import Hypothesis, Segment
+from seq2seq.decoding.engine import CPU_BATCH, Engine, Hypothesis, Pairs, Source
 from seq2seq.errors import UserError
 from seq2seq.machine.threads import fixed_threads, usable_cores
 
@@ -40,6 +40,8 @@ def _has_rules(decoding: DecodingConfig) -> bool:
 
 class CTranslate2Engine(Engine):
     """Searches and scores with a model in CTranslate2's format."""
+
+    has_exact_scores = False
 
     def __init__(
         self,
@@ -74,13 +76,13 @@ class CTranslate2Engine(Engine):
 
     def _max_sentences(self, count: int, width: int) -> int:
         limit = self._greedy_batch if width == 1 else CPU_BATCH * 3 // 4
-        # Use all workers even for few segments.
+        # Use all workers even for few sources.
         return min(limit, max(8, math.ceil(count / (4 * self.workers))))
 
     def _search(
-        self, batches: Sequence[Sequence[Segment]], decoding: DecodingConfig, nbest: int
+        self, batches: Sequence[Sequence[Source]], decoding: DecodingConfig, nbest: int
     ) -> Iterator[Iterable[list[Hypothesis]]]:
-        queue: deque[tuple[Sequence[Segment], list[Any]]] = deque()
+        queue: deque[tuple[Sequence[Source], list[Any]]] = deque()
         for batch in batches:
             queue.append((batch, self._submit(batch, decoding, nbest)))
             if len(queue) > 2 * self.workers:  # Ctrl-C takes effect after all queued batches
@@ -88,16 +90,14 @@ class CTranslate2Engine(Engine):
         for batch, results in queue:
             yield self._collect(batch, results, decoding)
 
-    def _submit(
-        self, segments: Sequence[Segment], decoding: DecodingConfig, nbest: int
-    ) -> list[Any]:
-        # CTranslate2 has one maximum length per batch: take the largest of the segments.
-        limit = max(self.max_len(segment, decoding) for segment in segments)
-        prefixes = [segment.prefix for segment in segments]
+    def _submit(self, sources: Sequence[Source], decoding: DecodingConfig, nbest: int) -> list[Any]:
+        # CTranslate2 has one maximum length per batch: take the largest of the sources.
+        limit = max(self.max_len(source, decoding) for source in sources)
+        prefixes = [list(source.prefix) for source in sources]
         rescored = decoding.penalty_form == "wu" or _has_rules(decoding) or any(prefixes)
         several = decoding.beam > 1 and (nbest > 1 or rescored)
         return self._translator.translate_batch(
-            [segment.source for segment in segments],
+            [source.pieces for source in sources],
             prefixes if any(prefixes) else None,
             asynchronous=True,
             beam_size=decoding.beam,
@@ -113,31 +113,34 @@ class CTranslate2Engine(Engine):
         )
 
     def _collect(
-        self, segments: Sequence[Segment], results: Sequence[Any], decoding: DecodingConfig
+        self, sources: Sequence[Source], results: Sequence[Any], decoding: DecodingConfig
     ) -> Iterator[list[Hypothesis]]:
-        """Wait for the hypotheses; repeat the search of a segment that exceeds its limit.
+        """Wait for the hypotheses; repeat the search of a source that exceeds its limit.
 
-        In a batch, a hypothesis may be longer than its segment's limit, or lack the end symbol at
+        In a batch, a hypothesis may be longer than its source's limit, or lack the end symbol at
         the limit. Its score is then too high. The scores of CTranslate2 also omit prefixes, and
-        rules change their normalisation. In these cases the score stays NaN and is computed later.
-        The scores that are kept are used for ranking only: they are not exact enough for output.
+        rules change their normalisation. In these cases the log-probability is unknown.
         """
-        for segment, pending in zip(segments, results, strict=True):
+        for source, pending in zip(sources, results, strict=True):
             result = pending.result()
-            longest, limit = max(map(len, result.hypotheses)), self.max_len(segment, decoding) - 1
+            longest, limit = max(map(len, result.hypotheses)), self.max_len(source, decoding) - 1
             unfinished = longest == limit and decoding.beam > 1 and len(result.hypotheses) == 1
             if longest > limit or unfinished:
-                [repeated] = self._submit([segment], decoding, decoding.beam)
+                [repeated] = self._submit([source], decoding, decoding.beam)
                 result = repeated.result()
-            hypotheses = [Hypothesis(pieces) for pieces in result.hypotheses]
-            if longest < limit and not segment.prefix and not _has_rules(decoding):
-                for hypothesis, score in zip(hypotheses, result.scores, strict=False):
-                    length = len(hypothesis.pieces) + 1
-                    log_prob = score * length**decoding.length_penalty
-                    hypothesis.score = log_prob / length_penalty(decoding, length)
-            yield hypotheses
+            is_known = longest < limit and not source.prefix and not _has_rules(decoding)
+            scores = (
+                result.scores if is_known and result.scores else [None] * len(result.hypotheses)
+            )
+            yield [
+                Hypothesis(
+                    pieces,
+                    None if score is None else score * (len(pieces) + 1) ** decoding.length_penalty,
+                )
+                for pieces, score in zip_longest(result.hypotheses, scores)
+            ]
 
-    def log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
+    def _log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
         size = min(SCORING_TOKENS, decoding.batch_tokens or self.batch_tokens)
         results = _with_targets(
             self._translator.score_batch, pairs, batch_type="tokens", max_batch_size=size

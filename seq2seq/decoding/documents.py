@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from seq2seq.decoding.segments import Options, Request, Translation
-from seq2seq.decoding.spans import SPANS
 from seq2seq.decoding.terms import Glossary
+from seq2seq.decoding.translation import SPANS, Options, Request, Translation
 from seq2seq.documents.formats import Document, decode_document, encode_document
 from seq2seq.errors import UserError, named_output
 from seq2seq.files import atomic_file
-from seq2seq.text.words import TOKENS
+from seq2seq.text.language import TOKENS
 
 logger = logging.getLogger(__name__)
 

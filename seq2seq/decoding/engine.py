@@ -1,4 +1,4 @@
-"""Base class of the engines: batches, maximum lengths, ranking and scoring of translations."""
+"""Base class of the engines: pieces in, hypotheses out; batches, maximum lengths and ranking."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import floor, isnan
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seq2seq.config import DecodingConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.segments import Hypothesis, Segment
+from seq2seq.decoding.terms import Term
 from seq2seq.errors import UserError, not_a_number
 
 Pairs = Sequence[tuple[Sequence[str], Sequence[str]]]
@@ -24,11 +25,36 @@ CPU_BATCH = 32
 """Maximum number of sentences in a batch on a CPU. Larger batches are not faster."""
 
 
+class Source(NamedTuple):
+    """What an engine translates."""
+
+    pieces: Sequence[str]
+    """SentencePiece pieces, including the tag, without the end symbol."""
+    prefix: Sequence[str] = ()
+    """Pieces at the start of the translation."""
+    terms: tuple[Term, ...] = ()
+    """Terms that the translation must contain, with token ids."""
+    seed: tuple[int, ...] = (0,)
+    """Random seed of the samples: number of the line and of the segment."""
+
+
+class Hypothesis(NamedTuple):
+    """A translation by an engine."""
+
+    pieces: Sequence[str]
+    """SentencePiece pieces without the end symbol."""
+    log_prob: float | None = None
+    """Sum of the log-probabilities of the pieces and the end symbol, in nats; None if the search
+    does not know it."""
+
+
 class Engine(ABC):
     """Searches for translations and scores them, with a model or an ensemble."""
 
     batch_tokens = 16_384
     """Default of `decoding.batch_tokens`."""
+    has_exact_scores = True
+    """Whether the log-probabilities of the search equal those of `log_probs`."""
 
     def __init__(self, tokenizer: Tokenizer, max_target_len: int, name: str) -> None:
         """max_target_len: number of positions of the model. name: name of the model in errors."""
@@ -37,79 +63,104 @@ class Engine(ABC):
 
     def search(
         self,
-        segments: Sequence[Segment],
+        sources: Sequence[Source],
         decoding: DecodingConfig,
         *,
         nbest: int = 1,
-        scores: bool = True,
         progress: Progress | None = None,
     ) -> list[list[Hypothesis]]:
-        """Return at most `nbest` hypotheses of each segment, the best first, and store them in it.
+        """Return at most `nbest` hypotheses of each source, the best first.
 
-        Samples stay in the order in which they were drawn. scores: compute log-probabilities and
-        scores even if the search does not return them. Raises UserError if the model predicts NaN.
+        Samples stay in the order in which they were drawn. Raises UserError if the model predicts
+        NaN.
         """
-        batches = list(self._batches(segments, decoding, nbest))
-        for batch, found in zip(batches, self._search(batches, decoding, nbest), strict=True):
-            for segment, hypotheses in zip(batch, found, strict=True):
-                segment.hypotheses = hypotheses
+        # A source without room for a token is translated as empty.
+        found = [[Hypothesis([])] for _ in sources]
+        batches = list(self._batches(sources, decoding, nbest))
+        searched = self._search([[sources[i] for i in x] for x in batches], decoding, nbest)
+        for batch, results in zip(batches, searched, strict=True):
+            for i, hypotheses in zip(batch, results, strict=True):
+                found[i] = hypotheses
             if progress:
                 progress(len(batch))
-        self._rank(segments, decoding, nbest, scores=scores)
-        return [segment.hypotheses for segment in segments]
+        return found if decoding.sample else self._ranked(sources, found, decoding, nbest)
 
     def _batches(
-        self, segments: Sequence[Segment], decoding: DecodingConfig, nbest: int
-    ) -> Iterator[list[Segment]]:
-        """Yield batches of segments. A segment without room for a token is translated as empty.
+        self, sources: Sequence[Source], decoding: DecodingConfig, nbest: int
+    ) -> Iterator[list[int]]:
+        """Yield batches of indices of sources.
 
         All prefixes of a batch have equal length: with different lengths, CTranslate2 fills the
         beams of the longer prefixes with duplicates.
         """
         width = nbest if decoding.sample else decoding.beam
-        groups: dict[int, list[Segment]] = defaultdict(list)
-        for segment in segments:
-            segment.hypotheses = [Hypothesis([])]
-            if decoding.sample or self.max_len(segment, decoding) > 1:
-                groups[len(segment.prefix)].append(segment)
+        groups: dict[int, list[int]] = defaultdict(list)
+        for i, source in enumerate(sources):
+            if decoding.sample or self.max_len(source, decoding) > 1:
+                groups[len(source.prefix)].append(i)
         max_tokens = decoding.batch_tokens or self.batch_tokens
-        max_sentences = self._max_sentences(len(segments), width)
+        max_sentences = self._max_sentences(len(sources), width)
         for group in groups.values():
-            lens = [(len(segment.source) + 1) * width for segment in group]
+            lens = [(len(sources[i].pieces) + 1) * width for i in group]
             for indices in batches(lens, max_tokens, max_sentences):
                 yield [group[i] for i in indices]
 
-    def _rank(
-        self, segments: Sequence[Segment], decoding: DecodingConfig, nbest: int, *, scores: bool
-    ) -> None:
-        """Keep the best hypotheses of each segment, after computing missing scores."""
-        unscored = [
-            segment
-            for segment in segments
-            if (scores and any(isnan(x.log_prob) for x in segment.hypotheses))
-            or (len(segment.hypotheses) > 1 and any(isnan(x.score) for x in segment.hypotheses))
+    def _ranked(
+        self,
+        sources: Sequence[Source],
+        found: Sequence[list[Hypothesis]],
+        decoding: DecodingConfig,
+        nbest: int,
+    ) -> list[list[Hypothesis]]:
+        """Return the best hypotheses of each source, after computing missing scores."""
+        unknown = [
+            (source.pieces, x.pieces)
+            for source, hypotheses in zip(sources, found, strict=True)
+            if len(hypotheses) > 1
+            for x in hypotheses
+            if x.log_prob is None
         ]
-        self.score(unscored, decoding)
-        if not decoding.sample:
-            for segment in segments:
-                ranked = sorted(segment.hypotheses, key=lambda hypothesis: -hypothesis.score)
-                segment.hypotheses = self._distinct(ranked, nbest)
+        sums = map(sum, self.log_probs(unknown, decoding))
+
+        def score(hypothesis: Hypothesis) -> float:
+            assert hypothesis.log_prob is not None
+            return hypothesis.log_prob / length_penalty(decoding, len(hypothesis.pieces) + 1)
+
+        ranked = []
+        for hypotheses in found:
+            if len(hypotheses) > 1:
+                scored = [
+                    x._replace(log_prob=next(sums)) if x.log_prob is None else x for x in hypotheses
+                ]
+                hypotheses = self._distinct(sorted(scored, key=score, reverse=True), nbest)
+            ranked.append(hypotheses)
+        return ranked
 
     @abstractmethod
     def _max_sentences(self, count: int, width: int) -> int:
-        """Return the maximum number of sentences in a batch, for `count` segments.
+        """Return the maximum number of sentences in a batch, for `count` sources.
 
         width: number of hypotheses of each sentence.
         """
 
     @abstractmethod
     def _search(
-        self, batches: Sequence[Sequence[Segment]], decoding: DecodingConfig, nbest: int
+        self, batches: Sequence[Sequence[Source]], decoding: DecodingConfig, nbest: int
     ) -> Iterator[Iterable[list[Hypothesis]]]:
-        """Yield the hypotheses of each segment of each batch."""
+        """Yield the hypotheses of each source of each batch."""
+
+    def log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
+        """Return the log-probabilities of the target pieces and end symbol of each pair.
+
+        Raises UserError for NaN.
+        """
+        rows = self._log_probs(pairs, decoding) if pairs else []
+        if any(isnan(sum(row)) for row in rows):
+            raise UserError(not_a_number(self.name))
+        return rows
 
     @abstractmethod
-    def log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
+    def _log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
         """Return the log-probabilities of the target pieces and end symbol of each pair."""
 
     @abstractmethod
@@ -119,22 +170,11 @@ class Engine(ABC):
         It is averaged over the heads. Targets must not be empty.
         """
 
-    def score(self, segments: Sequence[Segment], decoding: DecodingConfig) -> None:
-        """Set the log-probabilities and the score of each hypothesis of the segments."""
-        hypotheses = [x for segment in segments for x in segment.hypotheses]
-        pairs = [(segment.source, x.pieces) for segment in segments for x in segment.hypotheses]
-        rows = self.log_probs(pairs, decoding)
-        for hypothesis, log_probs in zip(hypotheses, rows, strict=True):
-            hypothesis.log_probs, hypothesis.log_prob = log_probs, sum(log_probs)
-            if isnan(hypothesis.log_prob):
-                raise UserError(not_a_number(self.name))
-            hypothesis.score = hypothesis.log_prob / length_penalty(decoding, len(log_probs))
-
-    def max_len(self, segment: Segment, decoding: DecodingConfig) -> int:
+    def max_len(self, source: Source, decoding: DecodingConfig) -> int:
         """Return the maximum length of a translation in tokens, including the end symbol."""
-        needed = len(segment.prefix) + sum(len(term.tokens) for term in segment.terms)
+        needed = len(source.prefix) + sum(len(term.tokens) for term in source.terms)
         # In floating point, 0.29 * 100 is less than 29.
-        length = floor(decoding.max_factor * len(segment.source) + 1e-9) + decoding.max_extra
+        length = floor(decoding.max_factor * len(source.pieces) + 1e-9) + decoding.max_extra
         return min(max(length, decoding.min_length, needed) + 1, self.max_target_len)
 
     def _distinct(self, ranked: Sequence[Hypothesis], nbest: int) -> list[Hypothesis]:

@@ -15,8 +15,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
 from seq2seq.decoding.engine import Engine
 from seq2seq.errors import UserError
-from seq2seq.model.ctranslate2 import has_ctranslate2, temporarily_converted
-from seq2seq.model.saved import num_positions
+from seq2seq.formats.ctranslate2 import has_ctranslate2, temporarily_converted
 
 if TYPE_CHECKING:
     from seq2seq.decoding.torch_engine import TorchEngine
@@ -58,7 +57,7 @@ class Engines:
     @property
     def max_target_len(self) -> int:
         """Maximum number of target tokens, including the end symbol."""
-        return min(map(num_positions, self.configs))
+        return min(config.num_positions for config in self.configs)
 
     def choose(self, decoding: DecodingConfig, *, terms: bool = False) -> Engine:
         """Return the engine for decoding with these options, and log the choice once.
@@ -110,7 +109,7 @@ class Engines:
     def torch(self) -> TorchEngine:
         """The PyTorch engine."""
         from seq2seq.decoding.torch_engine import TorchEngine
-        from seq2seq.model.inference import for_inference
+        from seq2seq.model.transformer import for_inference
 
         assert self.models
         # On a CPU always fp32, so that results do not depend on the machine.

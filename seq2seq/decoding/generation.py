@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.sampling import Sampling, sample_tokens
+from seq2seq.decoding.rules import Sampling, sample_tokens
 from seq2seq.errors import UserError, not_a_number
+from seq2seq.formats.model_directory import find_model
+from seq2seq.formats.weights import load_model
 from seq2seq.machine.threads import adapt_threads
-from seq2seq.model.directory import load_model
-from seq2seq.model.inference import for_inference
-from seq2seq.model.saved import find_model
-from seq2seq.model.transformer import LanguageModel
+from seq2seq.model.transformer import LanguageModel, for_inference
 
 
 class TextGenerator:

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seq2seq.data.json_objects import read_object, write_object
-from seq2seq.data.lines import lines_of, require_files
-from seq2seq.decoding.segments import END, Hypothesis, Options, Request, Translation
-from seq2seq.decoding.spans import SPANS
+from seq2seq.data.lines import lines_of, read_object, require_files, write_object
+from seq2seq.decoding.translation import END, SPANS, Candidate, Options, Request, Translation
 from seq2seq.decoding.translator import Translator, log_errors
 from seq2seq.errors import UserError
 from seq2seq.processes import Processes
-from seq2seq.progress_bar import ProgressBar
+from seq2seq.terminal import ProgressBar
 
 CANDIDATE_FIELDS = {"score", "log_prob", "tokens", "alignment"}
 """Fields of a JSON line and of its candidates."""
@@ -150,7 +148,7 @@ def json_fields(translation: Translation, *, nbest: bool) -> dict[str, Any]:
     return fields
 
 
-def _fields(candidate: Hypothesis) -> dict[str, Any]:
+def _fields(candidate: Candidate) -> dict[str, Any]:
     names = "text", "score", "log_prob"
     fields: dict[str, Any] = {name: getattr(candidate, name) for name in names}
     if candidate.log_probs:

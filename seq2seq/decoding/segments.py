@@ -1,251 +1,347 @@
-"""Requests, their segments on the way through the search, and translations."""
+"""From requests to what an engine translates, and from its hypotheses to translations."""
 
 from __future__ import annotations
 
-import math
-import re
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Any
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from itertools import chain, islice
+from typing import NamedTuple
 
-from seq2seq.decoding.alignment import WORDS, repeats_itself
-from seq2seq.decoding.terms import Glossary, Term
+import numpy as np
+from numpy.typing import NDArray
+
+from seq2seq.config import DecodingConfig
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.alignment import (
+    align,
+    join_alignments,
+    piece_starts,
+    piece_words,
+    repeats_itself,
+)
+from seq2seq.decoding.engine import Engine, Hypothesis, Source, length_penalty
+from seq2seq.decoding.terms import Term
+from seq2seq.decoding.translation import END, Candidate, Options, Request, Translation
 from seq2seq.errors import UserError
-from seq2seq.text.case import Recase
-from seq2seq.text.protect import SYMBOLS, Masked
+from seq2seq.text.pipeline import Pipeline, Prepared, Segment
+from seq2seq.text.protect import ProtectedText
+from seq2seq.text.sentences import Sentences
 
-END = "</s>"
-"""Name of the end symbol in the list of tokens of a JSON line."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of `Translator.translations` that are not keys of the section `decoding`.
-
-    See there for their meaning.
-    """
-
-    nbest: int = 1
-    scores: bool = True
-    tokens: bool = False
-    alignment: bool = False
-    search: bool = True
-    paragraphs: bool = False
-    glossary: Glossary | None = None
-    words: re.Pattern[str] = WORDS
-    """Words that `alignment` links."""
+logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Request:
-    """A line to translate."""
+class Written(NamedTuple):
+    """What a model has written, or would write, for a segment: a hypothesis or a reference."""
 
+    segment: Segment
+    source: Sequence[str]
+    """Pieces of the segment."""
+    pieces: Sequence[str]
     text: str
-    number: int = 0
-    """Line number, from 0. Samples depend on it."""
-    prefix: str = ""
-    """Beginning of the translation."""
-    constraints: tuple[str, ...] = ()
-    """Terms that must appear in the translation."""
-    references: tuple[str, ...] = ()
-    """Translations to score."""
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    """All fields of a JSON line."""
-
-    def __len__(self) -> int:
-        """Number of characters."""
-        return len(self.text)
-
-
-def make_requests(
-    texts: Sequence[str],
-    prefixes: Sequence[str] | None,
-    constraints: Sequence[Sequence[str]] | None,
-    references: Sequence[Sequence[str]] | None,
-) -> list[Request]:
-    """Return a request for each text and the corresponding entries of the lists."""
-    if isinstance(texts, str):
-        raise TypeError("texts must be a list, not a string; write translate([text])[0]")
-    count = len(texts)
-    prefixes = prefixes or [""] * count
-    constraints, references = constraints or [()] * count, references or [()] * count
-    lists = {"prefixes": prefixes, "constraints": constraints, "references": references}
-    for name, entries in lists.items():
-        if len(entries) != count:
-            raise UserError(f"{name} has length {len(entries)}, but texts has length {count}")
-        if name != "prefixes" and any(isinstance(entry, str) for entry in entries):
-            raise TypeError(f"{name} needs a list of strings for each text, such as [['a']]")
-    return [
-        Request(text, number, prefix, tuple(terms), tuple(targets))
-        for number, (text, prefix, terms, targets) in enumerate(
-            zip(texts, prefixes, constraints, references, strict=True)
-        )
-    ]
-
-
-@dataclass
-class Hypothesis:
-    """A translation as SentencePiece pieces, with its scores and alignment if requested."""
-
-    pieces: list[str]
-    """SentencePiece pieces without the end symbol."""
-    log_prob: float = math.nan
-    """Sum of the log-probabilities of the pieces and the end symbol, in nats."""
-    score: float = math.nan
-    """log_prob divided by the length penalty; higher is better. The score of a text translated in
-    parts is the sum of their scores."""
-    text: str = ""
-    log_probs: Sequence[float] = ()
-    """Log-probability of each piece and of the end symbol."""
-    alignment: Sequence[tuple[int, int]] = ()
-    """Links (source word, target word), counted from 0."""
+    """Text of the pieces, with lost spans inserted."""
+    log_prob: float | None = None
     num_repaired: int = 0
-    """Number of protected spans that the search lost or repeated."""
+    log_probs: Sequence[float] = ()
+    alignment: Sequence[tuple[int, int]] = ()
 
 
-@dataclass
-class Segment:
-    """A text, or a part of a text that is too long, and its translations."""
-
-    source: list[str]
-    """Pieces of the text, including the tag."""
-    prefix: list[str] = field(default_factory=list)
-    """Pieces at the start of the translation."""
-    terms: tuple[Term, ...] = ()
-    seed: tuple[int, ...] = (0,)
-    """Random seed of the samples: number of the line and of the segment."""
-    masked: Masked = field(default_factory=lambda: Masked(""))
-    """Text with symbols for protected spans."""
-    source_text: str = ""
-    """Text that the model reads, including the tag."""
-    has_symbols: bool = True
-    """Whether the model reads symbols. Otherwise it reads the spans themselves."""
-    recase: Recase | None = None
-    """Puts the translation in the text's case. The model reads the text in lower case."""
-    separator: str = ""
-    """Text between the previous segment and this segment."""
-    hypotheses: list[Hypothesis] = field(default_factory=list)
-    """Translations, the best first."""
-
-    @property
-    def text(self) -> str:
-        """Text of the segment, without the tag."""
-        return self.masked.restore(self.masked.text)
-
-    def span_range(self, index: int) -> tuple[int, int]:
-        """Return start and end of a protected span in `source_text`."""
-        text = self.masked.text
-        place = [i for i, character in enumerate(text) if character in SYMBOLS][index]
-        read = str if self.has_symbols else self.masked.restore
-        start = len(self.source_text) - len(read(text))
-        return start + len(read(text[:place])), start + len(read(text[: place + 1]))
-
-
-@dataclass
-class Translation:
-    """Translations of a request, and scores of its references."""
+class EncodedRequest(NamedTuple):
+    """A request in the form that an engine needs."""
 
     request: Request
-    nbest: Sequence[Hypothesis] = ()
-    """Translations, the best first; empty after an error or without a search."""
-    references: Sequence[Hypothesis] = ()
-    """References with their scores."""
-    repeats: bool = False
-    """Whether the best translation repeats itself."""
-    terms: int = 0
-    """Number of terms for the text; 0 after an error or without a search."""
-    terms_kept: int = 0
-    """Number of terms that the best translation contains."""
+    prepared: Prepared
+    sources: Sequence[Source] = ()
+    """One for each segment of the text; empty if there is nothing to translate."""
+    references: Sequence[Written] = ()
     error: str | None = None
-    """Reason why the text was not translated, or None."""
-    whole: Segment | None = None
-    """The text as one segment; None after an error."""
-    segments: Sequence[Segment] = ()
-    """Segments of the text during the search; empty for a blank text."""
 
-    @property
-    def text(self) -> str:
-        """Text of the best translation; empty after an error."""
-        return self.nbest[0].text if self.nbest else ""
 
-    @property
-    def score(self) -> float:
-        """Score of the best translation; NaN after an error."""
-        return self.nbest[0].score if self.nbest else math.nan
+class Encoder:
+    """Checks requests, prepares their texts and encodes them."""
 
-    @property
-    def spans(self) -> int:
-        """Number of protected spans in the text; 0 after an error."""
-        return len(self.whole.masked.spans) if self.whole else 0
-
-    @property
-    def spans_repaired(self) -> int:
-        """Number of protected spans that the search of the best translation lost or repeated."""
-        return self.nbest[0].num_repaired if self.nbest else 0
-
-    @property
-    def alignment(self) -> Sequence[tuple[int, int]]:
-        """Word alignment of the best translation; empty if not requested or after an error."""
-        return self.nbest[0].alignment if self.nbest else ()
-
-    def join(self, words: re.Pattern[str] = WORDS) -> None:
-        """Join the segments: sets `nbest`, `repeats` and the number of terms.
-
-        words: words of the alignments.
+    def __init__(
+        self, tokenizer: Tokenizer, pipeline: Pipeline, max_len: int, max_target_len: int
+    ) -> None:
+        """max_len: maximum length of a segment. max_target_len: maximum length of prefixes and
+        references. Both are in tokens, without the end symbol.
         """
-        if self.error:
-            return
-        ranks = list(zip(*(segment.hypotheses for segment in self.segments), strict=False))
-        # Samples are in the order in which they were drawn.
-        ranks.sort(key=lambda parts: -sum(part.score for part in parts))
-        self.nbest = [_join(self.segments, parts, words) for parts in ranks]
-        if not self.nbest:  # blank, or nothing but protected spans
-            self.nbest = [Hypothesis([], 0.0, 0.0, text=self.request.text if self.spans else "")]
-        best = ranks[0] if ranks else ()
-        self.repeats = any(
-            repeats_itself(segment.source, part.pieces)
-            for segment, part in zip(self.segments, best, strict=True)
+        self.source, self.target = tokenizer.translation_vocabularies
+        self.pipeline, self.max_len, self.max_target_len = pipeline, max_len, max_target_len
+
+    def encode(
+        self, requests: Sequence[Request], options: Options, *, recase: bool
+    ) -> list[EncodedRequest]:
+        """Encode requests. recase: read texts in UPPER and Title Case in sentence case."""
+        glossary, language = options.glossary, self.pipeline.language
+        stages = partial(self.pipeline.stages, recase=recase)
+        if glossary:
+            stages = partial(stages, terms=glossary.case_sensitive)
+        usual = stages(sentences=Sentences(language) if options.paragraphs else None)
+        short = stages(sentences=Sentences(language, self.max_len, self._count))
+        prepared = [self.pipeline.before(request.text, usual) for request in requests]
+        # A call for each text would be a hundred times as slow.
+        rows = iter(self._pieces(chain.from_iterable(x.segments for x in prepared)))
+        encoded = []
+        for request, text in zip(requests, prepared, strict=True):
+            pieces = [next(rows) for _ in text.segments]
+            if any(len(row) > self.max_len for row in pieces):
+                text = self.pipeline.before(request.text, short)
+                pieces = self._pieces(text.segments)
+            try:
+                encoded.append(self._encode(request, text, pieces, options))
+            except UserError as error:
+                encoded.append(EncodedRequest(request, text, error=str(error)))
+        return encoded
+
+    def _pieces(self, segments: Iterable[Segment]) -> list[list[str]]:
+        return self.source.encode_pieces([segment.read for segment in segments])
+
+    def _count(self, texts: Sequence[ProtectedText]) -> list[int]:
+        """Return the number of tokens that the model reads for each text."""
+        return [len(row) for row in self.source.encode_pieces(list(map(self.pipeline.read, texts)))]
+
+    def _encode(
+        self, request: Request, text: Prepared, pieces: Sequence[list[str]], options: Options
+    ) -> EncodedRequest:
+        if len(pieces) > 1:
+            self._warn_of_parts(request, len(pieces), options)
+        references = self._references(request, text)
+        if not any(pieces):
+            return EncodedRequest(request, text._replace(segments=()), references=references)
+        prefix: list[str] = []
+        if request.prefix:
+            [prefix] = self._targets([text.given(request.prefix)])
+        sources = []
+        given = list(map(Term, request.constraints))
+        for number, (segment, row) in enumerate(zip(text.segments, pieces, strict=True)):
+            found = options.glossary.terms(segment.text.plain) if options.glossary else ()
+            encoded = tuple(dict.fromkeys(map(self._encode_term, [*given, *found])))
+            if prefix or encoded:
+                required = [*prefix, *(token for term in encoded for token in term.tokens)]
+                self._require_short("the prefix, with terms,", required)
+            sources.append(Source(row, prefix, encoded, (request.number, number)))
+        return EncodedRequest(request, text, sources, references)
+
+    def _references(self, request: Request, text: Prepared) -> list[Written]:
+        """Return the references as the model would write them."""
+        if not request.references:
+            return []
+        segments = text.segments or [Segment(text.whole, self.pipeline.read(text.whole))]
+        [source] = self._pieces(segments)
+        texts = list(map(text.given, request.references))
+        rows = self._targets(texts)
+        self._require_short("a reference", *rows)
+        return [
+            Written(segments[0], source, row, reference)
+            for row, reference in zip(rows, texts, strict=True)
+        ]
+
+    def _warn_of_parts(self, request: Request, count: int, options: Options) -> None:
+        problem = (
+            f"a line of {len(request.text)} characters exceeds the maximum source length of "
+            f"{self.max_len} tokens"
         )
-        terms = {term for segment in self.segments for term in segment.terms}
-        self.terms = len(terms)
-        self.terms_kept = sum(term.kept(self.text) for term in terms)
-        self.segments = ()
+        if request.prefix or request.references or request.constraints:
+            problem = "a line of several sentences" if options.paragraphs else problem
+            raise UserError(f"{problem}; with a prefix, terms or references it cannot be split")
+        if not options.paragraphs:
+            logger.warning("%s; translated in %d parts", problem, count)
+
+    def _targets(self, texts: Sequence[str]) -> list[list[str]]:
+        return self.target.encode_pieces(texts) if texts else []
+
+    def _encode_term(self, term: Term) -> Term:
+        """Return a term with token ids and normalised text."""
+        [ids] = self.target.encode([" ".join(term.text.split())])
+        [text] = self.target.decode([ids])
+        if not text.strip() or self.target.unk_id in ids:
+            raise UserError(f"the tokenizer cannot encode the term {term.text!r}")
+        return replace(term, text=" ".join(text.split()), tokens=tuple(ids))
+
+    def _require_short(self, name: str, *targets: Sequence[object]) -> None:
+        if (length := max(map(len, targets), default=0)) > self.max_target_len:
+            raise UserError(
+                f"{name} has {length} tokens, above the maximum length of {self.max_target_len}"
+            )
 
 
-def _join(
-    segments: Sequence[Segment], hypotheses: Sequence[Hypothesis], words: re.Pattern[str]
-) -> Hypothesis:
-    """Join the translations of all segments of a text, one hypothesis per segment."""
-    if len(segments) == 1 and not segments[0].separator:
-        return hypotheses[0]
-    separators = [segment.separator for segment in segments]
-    text, first_targets = join_texts(separators, [part.text for part in hypotheses], words)
-    links: list[tuple[int, int]] = []
-    if any(part.alignment for part in hypotheses):
-        _, first_sources = join_texts(separators, [segment.text for segment in segments], words)
-        for part, i0, j0 in zip(hypotheses, first_sources, first_targets, strict=True):
-            links += [(i + i0, j + j0) for i, j in part.alignment]
-    return Hypothesis(
-        [piece for part in hypotheses for piece in part.pieces],
-        sum(part.log_prob for part in hypotheses),
-        sum(part.score for part in hypotheses),
-        text=text,
-        log_probs=[x for part in hypotheses for x in part.log_probs],
-        alignment=list(dict.fromkeys(links)),
-        num_repaired=sum(part.num_repaired for part in hypotheses),
-    )
+class Decoder:
+    """Makes translations of an engine's hypotheses, with the outputs that the options ask for."""
 
+    def __init__(
+        self, engine: Engine, pipeline: Pipeline, options: Options, decoding: DecodingConfig
+    ) -> None:
+        self.engine, self.pipeline = engine, pipeline
+        self.options, self.decoding = options, decoding
 
-def join_texts(
-    separators: Sequence[str], texts: Sequence[str], words: re.Pattern[str]
-) -> tuple[str, list[int]]:
-    """Return the joined texts, and the index of the first word of each.
+    def decode(
+        self, requests: Sequence[EncodedRequest], found: Sequence[Sequence[Hypothesis]]
+    ) -> list[Translation]:
+        """Return the translation of each request.
 
-    The first word of a text may continue the last word of the text before it.
-    """
-    parts = [part for pair in zip(separators, texts, strict=True) for part in pair]
-    joined, starts = "".join(parts), list(accumulate(map(len, parts)))[::2]
-    ends = [word.end() for word in words.finditer(joined)]
-    return joined, [bisect_right(ends, start) for start in starts]
+        found: hypotheses of the sources of all requests; empty without a search.
+        """
+        segments = [
+            (segment, source.pieces)
+            for request in requests
+            for segment, source in zip(request.prepared.segments, request.sources, strict=True)
+        ]
+        hypotheses = [
+            (*segment, hypothesis)
+            for segment, row in zip(segments, found, strict=False)
+            for hypothesis in row
+        ]
+        texts = self.engine.target.decode_pieces([x.pieces for _, _, x in hypotheses])
+        written = [
+            Written(segment, source, x.pieces, text, x.log_prob)
+            for (segment, source, x), text in zip(hypotheses, texts, strict=True)
+        ]
+        written = self._repaired(written)
+        written += chain.from_iterable(request.references for request in requests)
+        completed = iter(self._aligned(self._scored(written, num_found=len(hypotheses))))
+        rows = iter([list(islice(completed, len(row))) for row in found])
+        nbest = [list(islice(rows, len(request.sources))) for request in requests]
+        return [
+            self._translation(request, own, list(islice(completed, len(request.references))))
+            for request, own in zip(requests, nbest, strict=True)
+        ]
+
+    def _repaired(self, written: Sequence[Written]) -> list[Written]:
+        """Insert the protected spans that the search lost, and count faults."""
+        spelling, repaired = self.pipeline.spelling, list(written)
+        lost_spans = {}
+        for i, x in enumerate(written):
+            if x.segment.text.spans:
+                lost, num_repeated = spelling.faults(x.segment.text, x.text)
+                repaired[i] = x._replace(num_repaired=len(lost) + num_repeated)
+                if lost and x.pieces:
+                    lost_spans[i] = lost
+        attention = self._attention(repaired[i] for i in lost_spans)
+        for (i, lost), weights in zip(lost_spans.items(), attention, strict=True):
+            x = repaired[i]
+            columns = piece_starts(x.segment.read, x.source, self.engine.source)
+            rows = piece_starts(x.text, x.pieces, self.engine.target)
+            text = spelling.repair(*x.segment, x.text, lost, weights, columns, rows)
+            repaired[i] = x._replace(text=text)
+        return repaired
+
+    def _scored(self, written: Sequence[Written], num_found: int) -> list[Written]:
+        """Add log-probabilities. num_found: number of hypotheses; references come after them."""
+        options, scored = self.options, list(written)
+        chosen = [
+            i
+            for i, x in enumerate(written)
+            if i >= num_found
+            or options.tokens
+            or (options.scores and not (self.engine.has_exact_scores and x.log_prob is not None))
+        ]
+        pairs = [(written[i].source, written[i].pieces) for i in chosen]
+        for i, row in zip(chosen, self.engine.log_probs(pairs, self.decoding), strict=True):
+            tokens = row if options.tokens else ()
+            scored[i] = written[i]._replace(log_prob=sum(row), log_probs=tokens)
+        return scored
+
+    def _aligned(self, written: Sequence[Written]) -> list[Written]:
+        """Add word alignments. The tag of a source is not a word."""
+        if not self.options.alignment:
+            return list(written)
+        aligned, words = list(written), self.options.words
+        num_tags = len(words.findall(self.pipeline.tag or ""))
+        chosen = {i: self._as_read(x) for i, x in enumerate(written) if x.pieces}
+        attention = self._attention(chosen.values())
+        for (i, x), weights in zip(chosen.items(), attention, strict=True):
+            text = x.segment.text
+            placeholders = bool(text.spans) and self.pipeline.spelling.has_placeholders
+            words_of = partial(
+                piece_words, words=words, restore=text.restore if placeholders else None
+            )
+            source = words_of(x.segment.read, x.source, self.engine.source)
+            target = words_of(x.text, x.pieces, self.engine.target)
+            links = align(weights, source, target)
+            links = [(i - num_tags, j) for i, j in links if i >= num_tags]
+            aligned[i] = written[i]._replace(alignment=links)
+        return aligned
+
+    def _as_read(self, written: Written) -> Written:
+        """Return a repaired translation as the model would have written it."""
+        if not written.num_repaired:
+            return written
+        spelling, source = self.pipeline.spelling, written.segment.text
+        text = spelling.read(source, spelling.checked(source, written.text))
+        [pieces] = self.engine.target.encode_pieces([text])
+        return written._replace(text=text, pieces=pieces)
+
+    def _attention(self, written: Iterable[Written]) -> Iterator[NDArray[np.float32]]:
+        pairs = [(x.source, x.pieces) for x in written]
+        return iter(self.engine.attention(pairs, self.decoding) if pairs else [])
+
+    def _translation(
+        self,
+        encoded: EncodedRequest,
+        nbest: Sequence[Sequence[Written]],
+        references: Sequence[Written],
+    ) -> Translation:
+        """Return the translation of a request. nbest: hypotheses of each segment."""
+        request, prepared, sources = encoded.request, encoded.prepared, encoded.sources
+        if encoded.error:
+            return Translation(request, error=encoded.error)
+        scored = [
+            replace(self._candidate(prepared, [x], scores=True), text=text)
+            for x, text in zip(references, request.references, strict=True)
+        ]
+        spans = len(prepared.whole.spans)
+        if not self.options.search:
+            return Translation(request, references=scored, spans=spans)
+        if not sources:
+            copied = Candidate(prepared.after([]), log_prob=0.0, score=0.0)
+            return Translation(request, [copied], scored, spans=spans)
+        ranks = list(zip(*nbest, strict=False))
+        if len(ranks) > 1:  # samples are in the order in which they were drawn
+            ranks.sort(key=lambda parts: -sum(map(self._score, parts)))
+        terms = {term for source in sources if source.terms for term in source.terms}
+        plain = prepared.joined([x.text for x in ranks[0]]) if terms else ""
+        return Translation(
+            request,
+            [self._candidate(prepared, parts, scores=self.options.scores) for parts in ranks],
+            scored,
+            repeats=any(repeats_itself(x.source, x.pieces) for x in ranks[0]),
+            terms=len(terms),
+            terms_kept=sum(term.kept(plain) for term in terms),
+            spans=spans,
+        )
+
+    def _candidate(
+        self, prepared: Prepared, parts: Sequence[Written], *, scores: bool
+    ) -> Candidate:
+        """Return what the model has written for the segments of a text as one candidate."""
+        whole = parts[0] if len(parts) == 1 else self._joined(parts)
+        return Candidate(
+            prepared.after([x.text for x in parts]),
+            whole.pieces,
+            whole.log_prob if scores else None,
+            sum(map(self._score, parts)) if scores else None,
+            whole.log_probs,
+            whole.alignment,
+            whole.num_repaired,
+        )
+
+    def _joined(self, parts: Sequence[Written]) -> Written:
+        """Join what the model has written for several segments."""
+        spelling, separators = self.pipeline.spelling, [x.segment.text.separator for x in parts]
+        sources = [x.segment.text.plain for x in parts]
+        targets = [x.segment.text.restore(spelling.checked(x.segment.text, x.text)) for x in parts]
+        alignments, words = [x.alignment for x in parts], self.options.words
+        first, *others = parts
+        return first._replace(
+            pieces=reduce(lambda pieces, x: [*pieces, END, *x.pieces], others, first.pieces),
+            log_prob=sum(x.log_prob or 0.0 for x in parts),
+            num_repaired=sum(x.num_repaired for x in parts),
+            log_probs=[x for part in parts for x in part.log_probs],
+            alignment=join_alignments(separators, sources, targets, alignments, words),
+        )
+
+    def _score(self, written: Written) -> float:
+        assert written.log_prob is not None
+        return written.log_prob / length_penalty(self.decoding, len(written.pieces) + 1)

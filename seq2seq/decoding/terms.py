@@ -10,7 +10,7 @@ from unicodedata import category
 
 from seq2seq.data.lines import read_file
 from seq2seq.errors import UserError
-from seq2seq.text.words import UNSPACED
+from seq2seq.text.language import UNSPACED
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Term:
     source: str = ""
     """Source side of a glossary entry."""
     tokens: tuple[int, ...] = ()
-    """Token ids of the text, set by `Segmenter`."""
+    """Token ids of the text, set by `Encoder`."""
 
     def kept(self, translation: str) -> bool:
         """Return whether a translation contains the term."""
@@ -88,6 +88,11 @@ class Glossary:
             for start, end in ranges:  # what one term matches is not for others
                 text = text[:start] + "\0" * (end - start) + text[end:]
         return found
+
+    def case_sensitive(self, text: str) -> list[tuple[int, int]]:
+        """Return the ranges of the source sides in a text that are case-sensitive."""
+        found = self.terms(text).items()
+        return [x for term, ranges in found if term.source != term.source.lower() for x in ranges]
 
 
 def _source_pattern(source: str) -> re.Pattern[str]:

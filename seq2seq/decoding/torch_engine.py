@@ -19,11 +19,25 @@ from torch import Tensor
 from seq2seq.config import DecodingConfig
 from seq2seq.data.packing import add_eos, pack
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.engine import CPU_BATCH, Engine, Pairs, batches, length_penalty
-from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix, RequiredTerms, TokenTexts
-from seq2seq.decoding.sampling import Sampler, Sampling
+from seq2seq.decoding.engine import (
+    CPU_BATCH,
+    Engine,
+    Hypothesis,
+    Pairs,
+    Source,
+    batches,
+    length_penalty,
+)
+from seq2seq.decoding.rules import (
+    MinLength,
+    NoRepeatNgram,
+    Prefix,
+    RequiredTerms,
+    Sampler,
+    Sampling,
+    TokenTexts,
+)
 from seq2seq.decoding.search import Rule, beam_search
-from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.devices import to_device
 from seq2seq.machine.threads import adapt_threads
@@ -134,15 +148,15 @@ class TorchEngine(Engine):
 
     @torch.inference_mode()
     def _search(
-        self, batches: Sequence[Sequence[Segment]], decoding: DecodingConfig, nbest: int
+        self, batches: Sequence[Sequence[Source]], decoding: DecodingConfig, nbest: int
     ) -> Iterator[list[list[Hypothesis]]]:
         copies = nbest if decoding.sample else 1  # one sentence of the batch per sample
         for batch in batches:
-            sentences = [segment for segment in batch for _ in range(copies)]
+            sentences = [source for source in batch for _ in range(copies)]
             try:
                 finished = beam_search(
-                    self.decoder([segment.source for segment in sentences]),
-                    [self.max_len(segment, decoding) for segment in sentences],
+                    self.decoder([source.pieces for source in sentences]),
+                    [self.max_len(source, decoding) for source in sentences],
                     beam=1 if decoding.sample else decoding.beam,
                     bos_id=self.target.bos_id,
                     eos_id=self.target.eos_id,
@@ -155,14 +169,14 @@ class TorchEngine(Engine):
                 raise UserError(not_a_number(self.name)) from None
             yield [
                 [
-                    Hypothesis(self.target.pieces(x.tokens), x.log_prob, x.score)
+                    Hypothesis(self.target.pieces(x.tokens), x.log_prob)
                     for x in chain(*finished[start : start + copies])
                 ]
                 for start in range(0, len(finished), copies)
             ]
 
     def _rules(
-        self, segments: Sequence[Segment], decoding: DecodingConfig, copies: int
+        self, sources: Sequence[Source], decoding: DecodingConfig, copies: int
     ) -> list[Rule]:
         eos_id = self.target.eos_id
         rules: list[Rule] = []
@@ -170,19 +184,19 @@ class TorchEngine(Engine):
             rules.append(MinLength(decoding.min_length, eos_id))
         if decoding.no_repeat_ngram:
             rules.append(NoRepeatNgram(decoding.no_repeat_ngram))
-        terms = [segment.terms for segment in segments]
+        terms = [source.terms for source in sources]
         if any(terms):
             rules.append(RequiredTerms(terms, self.texts, eos_id))
         if decoding.sample:
             sampling = Sampling(decoding.temperature, decoding.top_k, decoding.top_p)
-            seeds = [[decoding.seed, *s.seed, i % copies] for i, s in enumerate(segments)]
+            seeds = [[decoding.seed, *x.seed, i % copies] for i, x in enumerate(sources)]
             rules.append(Sampler(sampling, seeds))
-        if any(segment.prefix for segment in segments):
-            prefixes = self.target.piece_ids([segment.prefix for segment in segments])
+        if any(source.prefix for source in sources):
+            prefixes = self.target.piece_ids([source.prefix for source in sources])
             rules = [Prefix(prefixes, rules)]
         return rules
 
-    def log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
+    def _log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
         rows: list[list[float]] = [[] for _ in pairs]
         for indices, log_probs, _ in self._teacher_forcing(pairs, decoding):
             for row, i in zip(log_probs.cpu().double().tolist(), indices, strict=True):

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from seq2seq.config import Config, DecodingConfig, from_tree, require_effects
-from seq2seq.decoding.alignment import align, piece_words
+from seq2seq.data.tokenizer import pipeline_of
 from seq2seq.decoding.documents import document_requests, write_document
-from seq2seq.decoding.engine import Engine, Progress
+from seq2seq.decoding.engine import Hypothesis, Progress
 from seq2seq.decoding.engines import Engines, decoding_precision
-from seq2seq.decoding.segmenter import Segmenter
-from seq2seq.decoding.segments import Options, Request, Segment, Translation, make_requests
-from seq2seq.decoding.spans import restore_spans
+from seq2seq.decoding.segments import Decoder, Encoder
 from seq2seq.decoding.terms import Glossary
+from seq2seq.decoding.translation import Options, Request, Translation, make_requests
 from seq2seq.documents.formats import read_document
 from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.files import read_sums
-from seq2seq.machine.devices import default_device
-from seq2seq.model.ctranslate2 import converted
-from seq2seq.model.saved import (
+from seq2seq.formats.ctranslate2 import converted
+from seq2seq.formats.model_directory import (
     describe_model,
     find_model,
     is_exported,
-    max_source_tokens,
     require_undamaged,
 )
-from seq2seq.text.case import recase_outside
-from seq2seq.text.protect import compile_patterns, span_ranges
+from seq2seq.machine.devices import default_device
 
 if TYPE_CHECKING:
     from seq2seq.model.transformer import Transformer
@@ -61,16 +55,11 @@ class Translator:
                 f"tag={tag!r} is not a symbol of this model's tokenizer: use a tag of its training "
                 "corpora"
             )
-        limit, data = min(map(max_source_tokens, engines.configs)), engines.configs[0].pairs
-        self.spans = compile_patterns(data.protect if protect is None else protect, "protect")
-        self._segmenter = Segmenter(
-            self.tokenizer,
-            tag,
-            limit,
-            min(limit, engines.max_target_len - 1),
-            pattern=self.spans,
-            language=data.source,
-        )
+        limit = min(config.max_source_tokens for config in engines.configs)
+        data = engines.configs[0].pairs
+        self.pipeline = pipeline_of(data, self.tokenizer, tag=tag, protect=protect)
+        max_target_len = min(limit, engines.max_target_len - 1)
+        self._encoder = Encoder(self.tokenizer, self.pipeline, limit, max_target_len)
 
     @classmethod
     def load(
@@ -178,7 +167,7 @@ class Translator:
         translated stays as it is, with a warning. Raises UserError for an invalid document.
         """
         document = read_document(text, format)
-        requests, options = document_requests(document, self.spans, glossary)
+        requests, options = document_requests(document, self.pipeline.spelling.pattern, glossary)
         changed = changed_decoding(self.decoding, decoding)
         return write_document(document, options.words, self.process(requests, options, changed))
 
@@ -205,77 +194,12 @@ class Translator:
             )
         terms = bool(options.glossary) or any(request.constraints for request in requests)
         engine = self.engines.choose(decoding, terms=terms)
-        translations = self._segmenter.split(requests, options, recase=decoding.recase)
+        encoded = self._encoder.encode(requests, options, recase=decoding.recase)
+        found: list[list[Hypothesis]] = []
         if options.search:
-            engine.search(
-                [segment for translation in translations for segment in translation.segments],
-                decoding,
-                nbest=options.nbest,
-                scores=options.scores or options.tokens,
-                progress=progress,
-            )
-        self._complete(engine, translations, options, decoding)
-        return translations
-
-    def _complete(
-        self,
-        engine: Engine,
-        translations: Sequence[Translation],
-        options: Options,
-        decoding: DecodingConfig,
-    ) -> None:
-        """Add texts and requested outputs to the hypotheses, and join the segments."""
-        segments = [segment for translation in translations for segment in translation.segments]
-        hypotheses = [hypothesis for segment in segments for hypothesis in segment.hypotheses]
-        texts = self._segmenter.target.decode_pieces([x.pieces for x in hypotheses])
-        for hypothesis, text in zip(hypotheses, texts, strict=True):
-            hypothesis.text = text
-        if self.spans:
-            restore_spans(engine, segments, decoding, self.spans, self.tokenizer)
-        unscored = [s for s in segments if not all(x.log_probs for x in s.hypotheses)]
-        references = [
-            replace(translation.whole, hypotheses=list(translation.references))
-            for translation in translations
-            if translation.whole and translation.references
-        ]
-        engine.score(references + unscored if options.tokens else references, decoding)
-        segments += references
-        if not options.tokens:
-            for segment in segments:
-                for hypothesis in segment.hypotheses:
-                    hypothesis.log_probs = ()
-        if options.alignment:
-            self._align(engine, segments, options.words, decoding)
-        if options.search:
-            for translation in translations:
-                translation.join(options.words)
-                if translation.whole and (recase := translation.whole.recase):
-                    for hypothesis in translation.nbest:
-                        spans = span_ranges(hypothesis.text, self.spans)
-                        hypothesis.text = recase_outside(hypothesis.text, recase, spans)
-
-    def _align(
-        self,
-        engine: Engine,
-        segments: Sequence[Segment],
-        words: re.Pattern[str],
-        decoding: DecodingConfig,
-    ) -> None:
-        """Add word alignments. The tag of the source text is not a word."""
-        tags = len(words.findall(self.tag or ""))
-        linked = [(segment, x) for segment in segments for x in segment.hypotheses if x.pieces]
-        pairs = [(segment.source, hypothesis.pieces) for segment, hypothesis in linked]
-        attention = engine.attention(pairs, decoding)
-        for (segment, hypothesis), weights in zip(linked, attention, strict=True):
-            restore, target = None, hypothesis.text
-            if segment.masked.spans and segment.has_symbols:
-                restore = segment.masked.restore
-                [target] = engine.target.decode_pieces([hypothesis.pieces])
-            words_of = partial(piece_words, words=words, restore=restore)
-            source_words = words_of(segment.source_text, segment.source, engine.source)
-            target_words = words_of(target, hypothesis.pieces, engine.target)
-            links = align(weights, source_words, target_words)
-            hypothesis.alignment = [(i - tags, j) for i, j in links if i >= tags]
+            sources = [source for request in encoded for source in request.sources]
+            found = engine.search(sources, decoding, nbest=options.nbest, progress=progress)
+        return Decoder(engine, self.pipeline, options, decoding).decode(encoded, found)
 
 
 def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
@@ -299,7 +223,7 @@ def _load_models(
     folders: Sequence[Path], sums: Sequence[dict[str, str] | None], device: str
 ) -> list[Transformer]:
     """Load the PyTorch models of folders that still have the checksums `sums`."""
-    from seq2seq.model.directory import load_model  # imports torch
+    from seq2seq.formats.weights import load_model  # imports torch
 
     for folder, expected in zip(folders, sums, strict=True):
         if read_sums(folder) != expected:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from seq2seq.text.words import TOKENS
+from seq2seq.text.language import TOKENS
 
 Links = Sequence[tuple[int, int]]
 """Pairs of a source word and the target word that is aligned to it."""

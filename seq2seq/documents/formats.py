@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from seq2seq.documents.blocks import Block, Links, Token
 from seq2seq.documents.markup import Parts, read_html, read_xliff, read_xml
-from seq2seq.errors import UserError, did_you_mean
-from seq2seq.extras import require_extra
-from seq2seq.text.words import TOKENS
+from seq2seq.errors import UserError, did_you_mean, require_extra
+from seq2seq.text.language import TOKENS
 
 
 class Document(NamedTuple):

@@ -1,13 +1,15 @@
-"""`seq2seq score`: scores of systems and paired significance tests, computed by sacreBLEU."""
+"""`seq2seq score`: scores of systems, paired significance tests, and the lines that differ most."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from difflib import SequenceMatcher
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.base import Score as MetricScore
 from sacrebleu.significance import PairedTest
@@ -17,13 +19,16 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import (
     COMPARISON_METRICS,
     NAMES,
+    VALIDATION_METRICS,
     Score,
     make_metric,
     sacrebleu_errors,
+    score,
     score_by,
 )
 from seq2seq.evaluation.systems import System, TestSet
-from seq2seq.tables import aligned
+from seq2seq.terminal import aligned
+from seq2seq.text.language import words
 
 MAX_TESTED_LINES = 10_000
 """Maximum number of lines for tests. sacreBLEU's resamples take 0.13 MB of memory per line."""
@@ -120,15 +125,15 @@ class Result:
             self.systems, self.scores, self.comparisons, strict=True
         ):
             tree: dict[str, Any] = {"system": system.name}
-            for score in scores:
-                tree[score.key] = round(score.value, 4)
-                tree[score.signature_key] = score.signature
-                if score.margin is not None:
-                    tree[f"{score.key}_interval"] = round(score.margin, 4)
+            for result in scores:
+                tree[result.key] = round(result.value, 4)
+                tree[result.signature_key] = result.signature
+                if result.margin is not None:
+                    tree[f"{result.key}_interval"] = round(result.margin, 4)
             if system.search:
                 tree["search"] = system.search
             if comparisons:
-                tree["comparisons"] = {result.metric: result.to_dict() for result in comparisons}
+                tree["comparisons"] = {x.metric: x.to_dict() for x in comparisons}
             trees.append(tree)
         first, *others = trees
         against = {"against": others} if others else {}
@@ -137,8 +142,8 @@ class Result:
     def text(self) -> str:
         """Return a table of scores, a sentence per comparison, signatures and search settings."""
         rows = [["", *(score.name for score in self.scores[0])]]
-        for i, score in enumerate(self.scores[0], start=1):
-            if score.key.startswith(LOWER_IS_BETTER):
+        for i, result in enumerate(self.scores[0], start=1):
+            if result.key.startswith(LOWER_IS_BETTER):
                 rows[0][i] += " (lower is better)"
         notes = {score.name: score.signature for score in self.scores[0] if score.signature}
         for system, scores in zip(self.systems, self.scores, strict=True):
@@ -268,3 +273,110 @@ def _tests(
         (float(bs.ci), None if bs.p_value is None else (bs.p_value, ar.p_value))
         for bs, ar in zip(tests[0], tests[-1], strict=True)
     ]
+
+
+LENGTHS = (1, 6, 11, 21, 41)
+"""Lower bound of each length group, in words of the reference."""
+
+
+def break_down(systems: Sequence[System], test_set: TestSet, count: int) -> dict[str, Any]:
+    """Return a JSON object: scores by length, and the lines where the first two systems differ.
+
+    count: maximum number of lines where the second system is better, and where it is worse.
+    """
+    better, worse = most_different(systems, test_set, count) if len(systems) > 1 else ([], [])
+    return {"by_length": by_length(systems, test_set), "better": better, "worse": worse}
+
+
+def most_different(
+    systems: Sequence[System], test_set: TestSet, count: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return at most `count` lines where the second system is better, and where it is worse.
+
+    Lines are sorted by their difference in sentence-level chrF2. Equal scores are left out.
+    """
+    first, second = systems[:2]
+    metric = make_metric("chrf", lowercase=test_set.lowercase)
+    compared = []
+    for i, references in enumerate(zip(*test_set.references, strict=True)):
+        old = metric.sentence_score(first.lines[i], references).score
+        new = metric.sentence_score(second.lines[i], references).score
+        compared.append(
+            {
+                "line": i + 1,
+                "difference": round(new - old, 4),
+                "source": test_set.sources[i] if test_set.sources else "",
+                "reference": references[0],
+                first.name: first.lines[i],
+                second.name: second.lines[i],
+            }
+        )
+    compared.sort(key=lambda line: -line["difference"])
+    better = [line for line in compared[:count] if line["difference"] > 0]
+    return better, [line for line in compared[::-1][:count] if line["difference"] < 0]
+
+
+def mark_differences(text: str, other: str, before: str, after: str) -> str:
+    """Return a text with markers around the words that differ from another text (a word diff)."""
+    bare_words, other_words = ([word.rstrip() for word in words(side)] for side in (text, other))
+    matcher = SequenceMatcher(None, bare_words, other_words, autojunk=False)
+    matching = {
+        i for start, _, size in matcher.get_matching_blocks() for i in range(start, start + size)
+    }
+    result = ""
+    for i, (word, bare) in enumerate(zip(words(text), bare_words, strict=True)):
+        result += word if i in matching else f"{before}{bare}{after}{word[len(bare) :]}"
+    return result
+
+
+def by_length(systems: Sequence[System], test_set: TestSet) -> list[dict[str, Any]]:
+    """Return name, number of lines, and scores by system name, of each length group.
+
+    The length is the number of words of the first reference.
+    """
+    lens = [len(words(text)) for text in test_set.references[0]]
+    group_ids = np.digitize(lens, LENGTHS[1:])  # an empty reference belongs to the first group
+    groups = []
+    for group_id, (start, end) in enumerate(zip_longest(LENGTHS, LENGTHS[1:])):
+        chosen = np.flatnonzero(group_ids == group_id).tolist()
+        if not chosen:
+            continue
+        name = f"{start} or more" if end is None else f"{start}-{end - 1}"
+        group: dict[str, Any] = {"group": name, "lines": len(chosen)}
+        references = [[lines[i] for i in chosen] for lines in test_set.references]
+        for system in systems:
+            scores = score(
+                [system.lines[i] for i in chosen],
+                references,
+                tokenize=test_set.tokenize,
+                lowercase=test_set.lowercase,
+                keys=VALIDATION_METRICS,
+            )
+            group[system.name] = {metric.key: round(metric.value, 4) for metric in scores}
+        groups.append(group)
+    return groups
+
+
+def breakdown_text(breakdown: dict[str, Any], *, on_terminal: bool) -> str:
+    """Return the result of `break_down` as text, with differing words marked."""
+    groups = breakdown["by_length"]
+    columns = [(key, name) for key in VALIDATION_METRICS for name in [*groups[0]][2:]]
+    titles = [f"{name} {NAMES[key]}".strip() for key, name in columns]
+    table = [["words of the reference", "lines", *titles]]
+    for group in groups:
+        values = [f"{group[name][key]:.2f}" for key, name in columns]
+        table.append([group["group"], f"{group['lines']:,}", *values])
+    before, after = ("\x1b[1m", "\x1b[0m") if on_terminal else ("[", "]")
+    legend = "lines that differ most; differing words are " + ("bold" if on_terminal else "in []")
+    parts = [aligned(table), [legend]]
+    for line in (*breakdown["better"], *breakdown["worse"]):
+        *_, first, second = line
+        rows = [(key, line[key]) for key in ("source", "reference") if line[key]]
+        for name, other in ((first, second), (second, first)):
+            rows.append(
+                (name, mark_differences(line[name], line[other], before, after) or "(empty)")
+            )
+        width = max(len(name) for name, _ in rows)
+        head = f"line {line['line']}: {second} {line['difference']:+.1f} chrF2"
+        parts.append([head, *(f"  {name:{width}}  {text}" for name, text in rows)])
+    return "\n\n".join("\n".join(lines) for lines in parts)

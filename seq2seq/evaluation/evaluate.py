@@ -12,19 +12,18 @@ from typing import Any
 import numpy as np
 
 from seq2seq.config import with_batch_tokens
-from seq2seq.data.random_numbers import generators
-from seq2seq.data.streams import map_sharded
+from seq2seq.data.augmentation import generators
+from seq2seq.data.lines import map_sharded
 from seq2seq.errors import UserError, named_output, not_a_number
-from seq2seq.evaluation.evaluators import TranslationEvaluator
+from seq2seq.evaluation.evaluators import TranslationEvaluator, evaluator_of
 from seq2seq.evaluation.metrics import VALIDATION_METRICS, bleu_tokenizer, score
-from seq2seq.evaluation.test_sets import encode_files, split_of_run
+from seq2seq.evaluation.systems import encode_files, split_of_run
 from seq2seq.files import write_text
-from seq2seq.model.directory import load_model
-from seq2seq.model.saved import find_model
+from seq2seq.formats.model_directory import find_model
+from seq2seq.formats.weights import load_model
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
-from seq2seq.tables import aligned
-from seq2seq.task import load_task
+from seq2seq.terminal import aligned
 from seq2seq.text.augment import CHANGES, Pair, join
 from seq2seq.training.records import metric_name
 
@@ -63,9 +62,8 @@ def evaluate_run(
         else:
             with processes.main_first():
                 prepared = split_of_run(config, run, split, loaded.tokenizer)
-        task = load_task(config.task)
-        evaluator = task.evaluator(config, prepared, split=split, processes=processes, **options)
-        logger.info("evaluating %s on %s", run, evaluator.extent)
+        evaluator = evaluator_of(config, prepared, split, processes, **options)
+        logger.info("evaluating %s on %s", run, evaluator.description)
         metrics: dict[str, Any] = evaluator(loaded.model)
     if output:
         assert isinstance(evaluator, TranslationEvaluator)
@@ -75,7 +73,7 @@ def evaluate_run(
             with named_output(output):
                 text = "".join(f"{line}\n" for line in evaluator.translations)
                 write_text(output.resolve(), text)
-    metrics |= evaluator.details
+    metrics |= evaluator.facts
     if with_robustness:
         assert isinstance(evaluator, TranslationEvaluator)
         assert isinstance(loaded.model, Transformer)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +17,9 @@ from numpy.typing import NDArray
 from seq2seq.config import Config
 from seq2seq.data.batching import micro_batches, shard
 from seq2seq.data.examples import Tokens
+from seq2seq.data.lines import map_sharded
 from seq2seq.data.packing import collate, context_window_batch
-from seq2seq.data.prepared import PreparedData
-from seq2seq.data.streams import map_sharded
+from seq2seq.data.store import PreparedData
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.translator import Translator
@@ -28,18 +31,21 @@ from seq2seq.evaluation.metrics import (
     bleu_tokenizer,
     score,
 )
-from seq2seq.evaluation.systems import describe_search
-from seq2seq.evaluation.test_sets import tag_of
+from seq2seq.evaluation.systems import describe_search, tag_of
 from seq2seq.machine.threads import adapt_threads
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 from seq2seq.processes import Processes
-from seq2seq.task import Evaluator
 from seq2seq.training.loss import ModelLoss, smoothed_cross_entropy
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
-class SplitEvaluator(Evaluator):
-    """Evaluates models on a split of prepared data. The processes share the examples."""
+class SplitEvaluator(ABC):
+    """Evaluates models on a split of prepared data.
+
+    All processes call it, share the examples, and get the same metrics.
+    """
 
     config: Config
     data: PreparedData
@@ -47,6 +53,15 @@ class SplitEvaluator(Evaluator):
     processes: Processes
     validation: bool = False
     """Whether to use the recipe's settings for validations during training."""
+
+    description: str = field(init=False)
+    """Amount of data and search settings, for the log."""
+    facts: dict[str, object] = field(init=False, default_factory=dict)
+    """Amount of data, settings and signatures of the metrics of the last call."""
+
+    @abstractmethod
+    def __call__(self, model: Any) -> dict[str, float]:
+        """Return the metrics of a model, including `training.best_by`."""
 
     @property
     def limit(self) -> int | None:
@@ -77,8 +92,8 @@ class TranslationEvaluator(SplitEvaluator):
         beam = self.decoding.beam
         search = "greedy search" if beam == 1 else f"beam {beam}"
         how = search if self.translates else "loss only"
-        self.extent = f"{len(self.sources):,} of {len(self.store):,} sentences, {how}"
-        self.details = {"sentences": len(self.sources)}
+        self.description = f"{len(self.sources):,} of {len(self.store):,} sentences, {how}"
+        self.facts = {"sentences": len(self.sources)}
 
     def __call__(self, model: Transformer) -> dict[str, float]:
         """Return loss, nll, perplexity, BLEU and chrF2.
@@ -98,8 +113,8 @@ class TranslationEvaluator(SplitEvaluator):
             tokenize = bleu_tokenizer(self.config.pairs)
             scores = score(self.translations, [self.references], tokenize=tokenize, keys=keys)
         scores = self.processes.broadcast(scores)
-        self.details |= {metric.signature_key: metric.signature for metric in scores}
-        self.details["search"] = describe_search(self.decoding, translator.engines.precision)
+        self.facts |= {metric.signature_key: metric.signature for metric in scores}
+        self.facts["search"] = describe_search(self.decoding, translator.engines.precision)
         return metrics | {metric.key: metric.value for metric in scores}
 
     def translator(self, model: Transformer) -> Translator:
@@ -151,8 +166,8 @@ class TextEvaluator(SplitEvaluator):
         self._num_bytes = np.array([len(piece) for piece in pieces])
         # Characters are counted by their first byte: continuation bytes are 10xxxxxx.
         self._num_characters = np.array([sum(b & 0xC0 != 0x80 for b in piece) for piece in pieces])
-        self.extent = f"{len(self.windows):,} windows of {self.context} tokens"
-        self.details = {"context": self.context, "tokens": len(self.tokens)}
+        self.description = f"{len(self.windows):,} windows of {self.context} tokens"
+        self.facts = {"context": self.context, "tokens": len(self.tokens)}
 
     def __call__(self, model: LanguageModel) -> dict[str, float]:
         """Return nll in nats per token, perplexity, bits per character and per byte, and stride."""
@@ -219,7 +234,7 @@ class LabelEvaluator(SplitEvaluator):
         self.store = self.data.store(self.split)
         self.texts, labels = self.store.pairs(np.arange(len(self.store))[: self.limit])
         self.labels = np.concatenate(labels)
-        self.extent = f"{len(self.texts):,} of {len(self.store):,} texts"
+        self.description = f"{len(self.texts):,} of {len(self.store):,} texts"
 
     def __call__(self, model: Classifier) -> dict[str, float]:
         """Return the nll in nats per text, and accuracy and macro F1 in per cent."""
@@ -233,7 +248,7 @@ class LabelEvaluator(SplitEvaluator):
         confusion = np.zeros((len(names), len(names)), dtype=np.int64)
         np.add.at(confusion, (self.labels, predicted), 1)
         rows = [dict(zip(names, row, strict=True)) for row in confusion.tolist()]
-        self.details = {
+        self.facts = {
             "confusion": dict(zip(names, rows, strict=True)),  # rows are true labels
             "texts": len(self.labels),
         }
@@ -253,3 +268,19 @@ def macro_f1(confusion: NDArray[np.int64]) -> float:
     total = confusion.sum(axis=0) + confusion.sum(axis=1)
     seen = total > 0
     return float((2 * correct[seen] / total[seen]).mean())
+
+
+def evaluator_of(
+    config: Config, data: PreparedData, split: str, processes: Processes, **options: Any
+) -> SplitEvaluator:
+    """Return the evaluator of a recipe's task. options: fields of the evaluator."""
+    kinds = {"language_model": TextEvaluator, "classification": LabelEvaluator}
+    kind = kinds.get(config.task, TranslationEvaluator)
+    return kind(config, data, split, processes, **options)
+
+
+def validator(config: Config, data: PreparedData, processes: Processes) -> SplitEvaluator:
+    """Return the evaluator of validations during training."""
+    evaluator = evaluator_of(config, data, "dev", processes, validation=True)
+    logger.info("validations on the development set: %s", evaluator.description)
+    return evaluator

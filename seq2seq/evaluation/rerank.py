@@ -17,10 +17,10 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from seq2seq.data.json_objects import read_object
+from seq2seq.data.lines import read_object
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.lines import CANDIDATE_FIELDS, RESULT_FIELDS
-from seq2seq.decoding.segments import Options, Request
+from seq2seq.decoding.translation import Options, Request
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluators import text_nll, windows_of
@@ -165,7 +165,7 @@ class Reranker:
                 if any(result.error for result in scored):
                     raise UserError("a candidate is too long for the backward model")
                 sources = [result.references[0] for result in scored]  # given each candidate
-                columns["backward"] = [x.log_prob / (len(x.pieces) + 1) for x in sources]
+                columns["backward"] = [(x.log_prob or 0.0) / (len(x.pieces) + 1) for x in sources]
             if self._generator:
                 columns["lm"] = [log_prob_of_text(self._generator, text) for text in line.texts]
         except UserError as error:  # a text is too long or has unknown characters

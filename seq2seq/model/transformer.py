@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+from typing import TypeVar
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from seq2seq.config import ModelConfig
+from seq2seq.config import Config, ModelConfig
 from seq2seq.data.packing import Packed
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.model.attention import ConcatenatedLinear
 from seq2seq.model.cache import DecoderState
 from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
-from seq2seq.model.layers import Stack
+from seq2seq.model.layers import Layer, Stack
 from seq2seq.model.positions import Positions
 
 
@@ -193,3 +199,47 @@ def num_matrices(model: nn.Module) -> dict[str, int]:
         for name, module in model.named_modules()
         if isinstance(module, ConcatenatedLinear)
     }
+
+
+M = TypeVar("M", bound=Network)
+
+
+class CastLinear(nn.Module):
+    """Linear layer with weights and input cast to `dtype`."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = weight.detach().to(dtype)
+        self.bias = None if bias is None else bias.detach().to(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., in) to (..., out)."""
+        return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
+
+
+def for_inference(model: M, precision: Precision) -> M:
+    """Return a copy of a model for inference; unconverted weights share memory with the model.
+
+    The query, key and value projections of each self-attention are fused.
+    """
+    shared = {id(parameter): parameter for parameter in model.parameters()}
+    model, dtype = copy.deepcopy(model, shared).eval(), DTYPES[precision]
+    for module in [*model.modules()]:
+        if isinstance(module, Layer):
+            attention = module.self_attention
+            attention.fused_qkv = CastLinear(*attention.fused_weights(), dtype)
+            del attention.query, attention.key_value
+        for name, child in [*module.named_children()]:
+            if isinstance(child, nn.Linear):
+                setattr(module, name, CastLinear(child.weight, child.bias, dtype))
+    return model
+
+
+def build_model(config: Config, tokenizer: Tokenizer) -> Network:
+    """Return the newly initialised model of a recipe's task."""
+    source_size, target_size = tokenizer.source.size, tokenizer.target.size
+    if config.task == "language_model":
+        return LanguageModel(config.model, target_size)
+    if config.task == "classification":
+        return Classifier(config.model, source_size, target_size)
+    return Transformer(config.model, target_size, None if tokenizer.shared else source_size)

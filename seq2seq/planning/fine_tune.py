@@ -11,13 +11,13 @@ from typing import Any
 from seq2seq.config import Config, CorpusConfig, PairsConfig, from_tree, with_paths
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
-from seq2seq.evaluation.test_sets import split_of_run
-from seq2seq.model.saved import describe_model, find_model, vocabulary_files
+from seq2seq.evaluation.systems import split_of_run
+from seq2seq.formats.model_directory import describe_model, find_model, vocabulary_files
 from seq2seq.planning.corpus import Request
 from seq2seq.planning.sizes import rounded
 from seq2seq.planning.templates import aligned, data_section, flow
 from seq2seq.planning.trial import run_trial
-from seq2seq.progress_bar import duration
+from seq2seq.terminal import duration
 from seq2seq.training.records import corpus_files, current_path
 from seq2seq.training.schedule import learning_rate
 

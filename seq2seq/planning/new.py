@@ -24,7 +24,7 @@ from seq2seq.planning.templates import (
     data_section,
 )
 from seq2seq.planning.trial import Trial, run_trial
-from seq2seq.progress_bar import duration
+from seq2seq.terminal import duration
 
 MIN_EXAMPLES = 100
 """Minimum number of training examples."""

@@ -13,10 +13,11 @@ from statistics import median
 import torch
 
 from seq2seq.config import Config
-from seq2seq.data.json_objects import read_object_file
-from seq2seq.model.saved import MODEL_FILE
+from seq2seq.data.examples import examples_of
+from seq2seq.data.lines import read_object_file
+from seq2seq.evaluation.evaluators import validator
+from seq2seq.formats.model_directory import MODEL_FILE
 from seq2seq.preparation.prepare import prepare
-from seq2seq.task import load_task
 from seq2seq.training.records import read_metrics
 from seq2seq.training.run import train
 
@@ -52,8 +53,7 @@ def num_gpus() -> int:
 
 def run_trial(config: Config) -> Trial:
     """Prepare the data of a recipe and train its model for a few seconds."""
-    task = load_task(config.task)
-    examples = task.examples(config, prepare(config))
+    examples = examples_of(config, prepare(config))
     epoch = examples.lens(examples.order(config.training.seed, 0))
     logger.info("measuring this machine: training for a few seconds")
     training = replace(
@@ -70,7 +70,7 @@ def run_trial(config: Config) -> Trial:
     )
     with tempfile.TemporaryDirectory() as folder, redirect_stderr(StringIO()):
         run = Path(folder) / "run"
-        train(replace(config, training=training), run)
+        train(replace(config, training=training), run, validator)
         updates = [line for line in read_metrics(run) if line["kind"] == "train"]
         return Trial(
             # The median ignores the slow first updates, which select and compile kernels.

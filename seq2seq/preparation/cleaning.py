@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
-from typing import Any
 
 import xxhash
 
 from seq2seq.config import CleaningConfig
 from seq2seq.errors import UserError
+from seq2seq.text.language import is_foreign, language_identifier
 
 RULES = {
     "blank": "one side is blank",
@@ -29,8 +28,6 @@ CODES = {rule: number for number, rule in enumerate(RULES, start=KEPT + 1)}
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd-\uffff]")
 """Control characters (C0, C1) except tab, LF and CR; U+FFFD to U+FFFF."""
-MIN_CONFIDENCE = 0.9
-"""Minimum probability to assign a text to another language. Short texts rarely reach it."""
 RATIO_EXEMPT_CHARACTERS = 20
 """`max_ratio` does not apply if both sides have at most this many characters."""
 
@@ -48,14 +45,6 @@ def pair_hashes(source: str, target: str) -> tuple[int, int]:
     source, target = " ".join(source.split()), " ".join(target.split())
     digest = xxhash.xxh3_64_intdigest
     return digest(f"{source}\n{target}".encode()), digest(source.encode())
-
-
-@cache
-def language_identifier() -> Any:
-    """Load py3langid's model."""
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 def require_languages(*languages: str) -> None:
@@ -85,9 +74,3 @@ def text_rule(config: CleaningConfig, languages: tuple[str, str], source: str, t
     if config.languages and any(map(is_foreign, sides, languages)):
         return CODES["languages"]
     return KEPT
-
-
-def is_foreign(text: str, language: str) -> bool:
-    """Return whether py3langid confidently assigns a text to another language."""
-    identified, probability = language_identifier().classify(text)
-    return identified != language and probability >= MIN_CONFIDENCE

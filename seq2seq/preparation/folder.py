@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from seq2seq.config import Config, with_paths
-from seq2seq.data.prepared import PreparedData
+from seq2seq.data.store import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.files import (

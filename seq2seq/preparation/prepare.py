@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from seq2seq.config import Config, LabelledConfig, TextConfig
-from seq2seq.data.prepared import PreparedData
-from seq2seq.data.store import write_store
+from seq2seq.data.store import PreparedData, write_store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels, SentencePieces
 from seq2seq.errors import UserError
@@ -27,12 +26,11 @@ from seq2seq.files import write_text
 from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_languages, require_pairs
 from seq2seq.preparation.corpora import Corpus, TextPair, open_corpus
 from seq2seq.preparation.folder import WORK, finish_stage, load_or_prepare
-from seq2seq.preparation.selection import Selection
-from seq2seq.preparation.shards import Shard, read_shards, sha256_of_pairs, write_shards
+from seq2seq.preparation.shards import Selection, Shard, read_shards, sha256_of_pairs, write_shards
 from seq2seq.preparation.text import prepare_text
 from seq2seq.preparation.train_vocabulary import train_vocabulary
-from seq2seq.progress_bar import ProgressBar
-from seq2seq.text.protect import SYMBOLS, compile_patterns, mask_pair
+from seq2seq.terminal import ProgressBar
+from seq2seq.text.protect import SYMBOLS, compile_patterns, protect_pair
 
 SPLITS = "train", "dev", "test"
 BATCH_SIZE = 2_000
@@ -154,7 +152,7 @@ class _Preparation:
         pretrained, options = self.pretrained, self.config.tokenizer
 
         def trained(*sides: int) -> SentencePieces:
-            pairs = (mask_pair(*pair, self.pattern) for pair in selection.sample(options.sample))
+            pairs = (protect_pair(*pair, self.pattern) for pair in selection.sample(options.sample))
             symbols = [*(self.tags if 0 in sides else []), *(SYMBOLS if self.pattern else [])]
             return train_vocabulary(
                 (pair[side] for pair in pairs for side in sides), options, symbols
@@ -258,7 +256,7 @@ def encode_pairs(
         for start in range(0, len(pairs), BATCH_SIZE):
             batch = pairs[start : start + BATCH_SIZE]
             sources, targets = zip(*batch, strict=True)
-            masked = zip(*(mask_pair(*pair, pattern) for pair in batch), strict=True)
+            masked = zip(*(protect_pair(*pair, pattern) for pair in batch), strict=True)
             vocabularies = tokenizer.source, tokenizer.target
             ids = [x.encode(texts) for x, texts in zip(vocabularies, masked, strict=True)]
             longest = (max(map(len, sides)) for sides in zip(*ids, strict=True))

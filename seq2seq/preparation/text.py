@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from seq2seq.config import Config
 from seq2seq.data.lines import lines_of, open_bytes
-from seq2seq.data.prepared import PreparedData
+from seq2seq.data.store import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet, SentencePieces
 from seq2seq.errors import UserError

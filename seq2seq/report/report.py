@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.config import to_yaml
-from seq2seq.errors import UserError, named_output
-from seq2seq.extras import require_extra
+from seq2seq.errors import UserError, named_output, require_extra
 from seq2seq.files import write_text
 from seq2seq.preparation.cleaning import RULES
 from seq2seq.report.page import Rows, details, line_charts, page, paragraph, table

@@ -12,10 +12,16 @@ from typing import Any, Literal
 
 from seq2seq.config import Config, leaves, read_recipe, resolve, to_tree
 from seq2seq.errors import UserError
-from seq2seq.model.saved import LOCK_FILE, STARTS_FILE
-from seq2seq.tables import aligned
+from seq2seq.terminal import aligned
 from seq2seq.training.checkpoint import RunState
-from seq2seq.training.records import METRICS, metric_name, read_metrics, read_records
+from seq2seq.training.records import (
+    LOCK_FILE,
+    METRICS,
+    STARTS_FILE,
+    metric_name,
+    read_metrics,
+    read_records,
+)
 from seq2seq.training.schedule import is_finished
 
 Status = Literal["running", "finished", "stopped", "damaged"]

@@ -16,11 +16,11 @@ from textwrap import shorten
 from seq2seq.config import Config
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.sampling import Sampling
-from seq2seq.decoding.segments import END, Hypothesis
+from seq2seq.decoding.rules import Sampling
+from seq2seq.decoding.translation import END, Candidate
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
-from seq2seq.evaluation.test_sets import split_of_run, tag_of
+from seq2seq.evaluation.systems import split_of_run, tag_of
 from seq2seq.report.page import details, paragraph, table
 
 NUM_SAMPLES = 8
@@ -80,7 +80,7 @@ def _sample(source: str, reference: str, result: Translation) -> str:
     return f'<table class="text">{rows}</table>' + details(title, table(nbest, kind="text"))
 
 
-def _tokens(hypothesis: Hypothesis) -> str:
+def _tokens(hypothesis: Candidate) -> str:
     """Return the tokens of a translation, shaded by their probability."""
     spans = []
     for piece, log_prob in zip([*hypothesis.pieces, END], hypothesis.log_probs, strict=True):

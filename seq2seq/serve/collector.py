@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from seq2seq.config import DecodingConfig
-from seq2seq.decoding.segments import Options, Request, Translation
+from seq2seq.decoding.translation import Options, Request, Translation
 from seq2seq.decoding.translator import Translator
 
 BATCH_LINES = 160

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from seq2seq.decoding.segments import Options, Request, Translation
+from seq2seq.decoding.translation import Options, Request, Translation
 from seq2seq.decoding.translator import Translator, changed_decoding
 from seq2seq.errors import UserError
-from seq2seq.export.ctranslate2 import language_name
+from seq2seq.formats.ctranslate2 import language_name
 from seq2seq.preparation.cleaning import language_identifier
 from seq2seq.serve.collector import Collector
 

@@ -10,8 +10,8 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from seq2seq.decoding.documents import document_requests, write_document
-from seq2seq.decoding.segments import Options, Translation
 from seq2seq.decoding.terms import Glossary, Term
+from seq2seq.decoding.translation import Options, Translation
 from seq2seq.documents.formats import read_document
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.metrics import Metrics
@@ -101,7 +101,7 @@ class Translations:
         Threads parse and write the documents, so that other requests are answered meanwhile.
         """
         for collector in self.models.route(*pair):
-            spans = collector.translator.spans
+            spans = collector.translator.pipeline.spelling.pattern
             documents = await to_thread(list, (read_document(text, form) for text in texts))
             self._count(sum(len(x.blocks) for x in documents), sum(map(len, texts)))
             prepared = await to_thread(list, (document_requests(x, spans) for x in documents))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from seq2seq.text.protect import ProtectedText
 
 Recase = Callable[[str], str]
 """Returns a text in another case."""
@@ -17,6 +20,34 @@ _FIRST = re.compile(r"[^\W_]|[\ue000-\uf8ff]")
 """The first letter or digit of a word, or the symbol of a protected span."""
 _MIN_TITLE = 5
 """Shorter texts, such as the name of a button, may have a capital in each word anyway."""
+
+
+@dataclass(frozen=True)
+class SentenceCase:
+    """Stage: the model reads a text in UPPER or Title Case in sentence case."""
+
+    knows: Callable[[str], bool]
+    """Whether the vocabulary has a word."""
+    terms: Callable[[str], Ranges] = lambda text: ()
+    """Returns the ranges of case-sensitive terms in a text; they keep their capitals."""
+
+    def before(self, text: ProtectedText) -> tuple[list[ProtectedText], Recase | None]:
+        """Return the text in sentence case, and what puts the translation in the text's case."""
+        if case := unusual_case(text.text):
+            text = text._replace(text=self._lower(text.text, case))
+        return [text], case
+
+    def _lower(self, text: str, case: Recase) -> str:
+        return sentence_case(text, [*names(text, case, self.knows), *self.terms(text)])
+
+    def given(self, text: str, case: Recase | None) -> str:
+        """Return a given translation in sentence case if it is in the case of its source."""
+        return self._lower(text, case) if case and case(text) == text else text
+
+    def after(self, texts: Sequence[str], case: Recase | None) -> str:
+        """Return the translation in the case of the text."""
+        [text] = texts
+        return case(text) if case else text
 
 
 def title_case(text: str) -> str:

@@ -1,10 +1,62 @@
-"""Split text into sentences with sentencex (https://github.com/wikimedia/sentencex)."""
+"""Texts are split into sentences, and sentences that are too long near their middle."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from seq2seq.text.protect import ProtectedText
 
 _WHITE_SPACE = re.compile(r"[^\S\r\n]")
+_SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
+_SPACE = re.compile(r"\s+")
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Stage: a text is split into sentences."""
+
+    language: str
+    """ISO code."""
+    max_len: int | None = None
+    """Maximum number of tokens of a sentence; longer ones are split. None: no maximum."""
+    count: Callable[[Sequence[ProtectedText]], Sequence[int]] = lambda texts: []
+    """Returns the number of tokens of each text."""
+
+    def before(self, text: ProtectedText) -> tuple[list[ProtectedText], list[str]]:
+        """Return the sentences, and their separators."""
+        parts = list(self._split(text))
+        return parts, [part.separator for part in parts]
+
+    def _split(self, text: ProtectedText) -> Iterator[ProtectedText]:
+        parts: list[ProtectedText] = []
+        num_spans = 0
+        for space, sentence in sentences(text.text, self.language):
+            parts.append(text.part(sentence, num_spans, space if parts else text.separator + space))
+            num_spans += len(parts[-1].spans)
+        if self.max_len is None:
+            yield from parts
+            return
+        for part, length in zip(parts, self.count(parts), strict=True):
+            if length <= self.max_len or len(part.text) == 1:
+                yield part
+                continue
+            start, end = middle(part.text)
+            first = part.part(part.text[:start], 0, part.separator)
+            yield from self._split(first)
+            yield from self._split(
+                part.part(part.text[end:], len(first.spans), part.text[start:end])
+            )
+
+    def given(self, text: str, separators: Sequence[str]) -> str:
+        """Return a given translation as it is: the text must have one sentence."""
+        return text
+
+    def after(self, texts: Sequence[str], separators: Sequence[str]) -> str:
+        """Return the joined translations of the sentences."""
+        return "".join(chain.from_iterable(zip(separators, texts, strict=True)))
 
 
 def sentences(text: str, language: str) -> list[tuple[str, str]]:
@@ -22,3 +74,17 @@ def sentences(text: str, language: str) -> list[tuple[str, str]]:
         space, end = text[end:start], start + len(sentence)
         result.append((space, text[start:end]))
     return result
+
+
+def middle(text: str) -> tuple[int, int]:
+    """Return start and end of the space near the middle of a text where it can be split.
+
+    It follows a punctuation mark in the middle half, else is any space, else empty.
+    """
+    middle = len(text) / 2
+    for pattern, max_distance in ((_SENTENCE_END, len(text) / 4), (_SPACE, middle)):
+        spans = [match.span() for match in pattern.finditer(text, 1, len(text) - 1)]
+        start, end = min(spans, key=lambda span: abs(span[0] - middle), default=(0, 0))
+        if start and abs(start - middle) <= max_distance:
+            return start, end
+    return int(middle), int(middle)

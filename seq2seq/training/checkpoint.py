@@ -10,7 +10,7 @@ from pathlib import Path
 from seq2seq.config import Config, TrainingConfig, leaves, to_tree, with_paths
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
-from seq2seq.model.saved import describe_model
+from seq2seq.formats.model_directory import describe_model
 
 STATE_FILE = "training.json"
 FREE_KEYS = {

@@ -15,14 +15,28 @@ import torch
 from torch import Tensor
 
 from seq2seq.config import Config, TrainingConfig
-from seq2seq.machine.memory import memory_in_use
+from seq2seq.files import write_text
+from seq2seq.machine.devices import memory_in_use
 from seq2seq.processes import Processes
-from seq2seq.progress_bar import ProgressBar, duration
-from seq2seq.task import load_task
+from seq2seq.terminal import ProgressBar, duration
 from seq2seq.training.checkpoint import RunState, Totals
-from seq2seq.training.records import METRICS, drop_metrics_after, metric_name, record_metrics
+from seq2seq.training.records import (
+    METRICS,
+    METRICS_FILE,
+    json_line,
+    metric_name,
+    read_metrics,
+    record_metrics,
+)
 from seq2seq.training.schedule import minutes_left
 from seq2seq.training.update import Updater
+
+NEXT = {
+    "translation": "translate {run} < FILE",
+    "language_model": "generate {run} --prompt TEXT",
+    "classification": "classify {run} < FILE",
+}
+"""Command that uses the trained model of a task."""
 
 logger = logging.getLogger(__name__)
 
@@ -161,6 +175,18 @@ def summary(config: Config, run: Path, state: RunState) -> str:
         f"{best}trained: {state.step:,} updates in {duration(state.minutes)}\n"
         "next:\n"
         f"  seq2seq evaluate {run}\n"
-        f"  seq2seq {load_task(config.task).use.format(run=run)}\n"
+        f"  seq2seq {NEXT[config.task].format(run=run)}\n"
         f"  seq2seq report {run}"
     )
+
+
+def drop_metrics_after(run: Path, done: RunState) -> None:
+    """Drop metrics that a resumed run will write again, and lines truncated by a crash."""
+    path, last = run / METRICS_FILE, {"validation": done.validated, "average": done.averaged}
+    lines = [
+        json_line(record)
+        for record in read_metrics(run)
+        if record["step"] <= min(done.step, last.get(record["kind"], done.step))
+    ]
+    if path.exists():
+        write_text(path, "".join(lines))

@@ -1,4 +1,4 @@
-"""Write and read the records of a run, metrics.jsonl and starts.jsonl, without loading torch."""
+"""Names and records of a run: metrics.jsonl and starts.jsonl, written and read without torch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seq2seq.data.tokenizer import TOKENIZER_FILES
 from seq2seq.errors import UserError
-from seq2seq.files import write_text
-from seq2seq.model.saved import STARTS_FILE
-from seq2seq.training.checkpoint import RunState
+from seq2seq.formats.model_directory import MODEL_FILE, is_model
 
 METRICS_FILE = "metrics.jsonl"
+STARTS_FILE = "starts.jsonl"
+LOCK_FILE = ".lock"
+RUN_FILES = ("recipe.yaml", METRICS_FILE, STARTS_FILE, *TOKENIZER_FILES)
+RUN_NAMES = (*RUN_FILES, "best", "last", "averaged", "checkpoints", "kept")
+"""Files, links and folders of a run."""
 
 
 class Metric(NamedTuple):
@@ -80,12 +84,13 @@ def record_start(folder: Path, **facts: Any) -> None:
 def _append(path: Path, record: dict[str, Any]) -> None:
     try:
         with path.open("a", encoding="utf-8") as stream:
-            stream.write(_line(record))
+            stream.write(json_line(record))
     except OSError as error:
         raise UserError(f"{path} could not be written: {error.strerror}") from None
 
 
-def _line(record: dict[str, Any]) -> str:
+def json_line(record: dict[str, Any]) -> str:
+    """Return a line of a .jsonl file."""
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
@@ -146,13 +151,31 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def drop_metrics_after(run: Path, done: RunState) -> None:
-    """Drop metrics that a resumed run will write again, and lines truncated by a crash."""
-    path, last = run / METRICS_FILE, {"validation": done.validated, "average": done.averaged}
-    lines = [
-        _line(record)
-        for record in read_metrics(run)
-        if record["step"] <= min(done.step, last.get(record["kind"], done.step))
-    ]
-    if path.exists():
-        write_text(path, "".join(lines))
+def require_outside_of_runs(output: Path) -> None:
+    """Raise UserError for an output that would overwrite a file of a run or model directory."""
+    target = output.resolve()
+    inner = [target, *target.parents]
+    if is_model(target.parent) or any(p.name in RUN_NAMES and _is_run(p.parent) for p in inner):
+        raise UserError(f"{output} belongs to a run or a model; name another -o")
+
+
+def require_new_folder(output: Path) -> None:
+    """Raise UserError for an output folder that exists or lies in a run or model directory."""
+    require_outside_of_runs(output)
+    if output.exists() or output.is_symlink():
+        raise UserError(f"{output} exists; name a new folder with -o")
+
+
+def not_a_run(folder: Path) -> str | None:
+    """Return an error message if a run would overwrite files of another kind of folder."""
+    existing = [name for name in (*RUN_NAMES, MODEL_FILE) if (folder / name).exists()]
+    if not existing or _is_run(folder):
+        return None
+    return (
+        f"{folder} holds {existing[0]}, but is not a run directory (it has no {STARTS_FILE}): "
+        "name another directory with --run"
+    )
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / STARTS_FILE).exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,46 +13,46 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, set_seed
 
 from seq2seq.config import Config, TrainingConfig, to_yaml, with_paths
-from seq2seq.data.prepared import PreparedData
+from seq2seq.data.examples import examples_of
+from seq2seq.data.store import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData
 from seq2seq.data.vocabulary import Labels
-from seq2seq.errors import UserError
-from seq2seq.extras import require_extra
+from seq2seq.errors import UserError, require_extra
 from seq2seq.files import write_text
-from seq2seq.machine.devices import describe_device
-from seq2seq.machine.memory import keep_freed_memory
+from seq2seq.formats.model_directory import find_model
+from seq2seq.formats.weights import load_weights, require_undamaged
+from seq2seq.machine.devices import describe_device, keep_freed_memory
 from seq2seq.machine.precision import DTYPES, Precision, resolve_precision
 from seq2seq.machine.threads import usable_cores
-from seq2seq.model.directory import load_weights, require_undamaged
-from seq2seq.model.saved import find_model
-from seq2seq.model.transformer import Network
+from seq2seq.model.transformer import Network, build_model
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
-from seq2seq.task import Task, load_task
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.log import summary
 from seq2seq.training.records import record_start
 from seq2seq.training.run_directory import RunDirectory, locked
 from seq2seq.training.schedule import is_finished
-from seq2seq.training.trainer import Trainer
+from seq2seq.training.trainer import Evaluate, Trainer
 from seq2seq.training.update import Updater
 
 MAX_WORKERS = 4
 """Maximum number of processes that load data for a GPU."""
 
+Validator = Callable[[Config, PreparedData, Processes], Evaluate]
+"""Returns a function that evaluates a model on the development set. All processes call it."""
+
 logger = logging.getLogger(__name__)
 
 
-def train(config: Config, run: Path) -> RunState:
+def train(config: Config, run: Path, validator: Validator) -> RunState:
     """Train a recipe in the run directory `run`, or resume the run there."""
-    task = load_task(config.task)
     processes = Processes.join()
     if not processes.is_main:
         logging.getLogger("seq2seq").setLevel(logging.ERROR)
     try:
         with locked(run, processes):
-            state = _train(config, run, task, processes)
+            state = _train(config, run, validator, processes)
     except SystemExit as stop:  # stopped by a signal
         processes.exit(int(stop.code or 0))
         raise
@@ -59,7 +60,7 @@ def train(config: Config, run: Path) -> RunState:
     return state
 
 
-def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunState:
+def _train(config: Config, run: Path, validator: Validator, processes: Processes) -> RunState:
     precision = _precision(config.training, processes)
     accelerator = make_accelerator(config.training, run)
     if accelerator.device.type == "cpu":
@@ -77,8 +78,8 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         "data.store and the corpora on a shared file system, under equal paths",
     )
     config = with_paths(config)  # absolute paths: the run can be used from any working directory
-    model = _build_model(config, run, task, data)
-    examples = task.examples(config, data)
+    model = _build_model(config, run, data)
+    examples = examples_of(config, data)
     on_gpu = accelerator.device.type == "cuda"
     cores = usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     stream = TrainingData(
@@ -92,8 +93,7 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         # On a CPU, training is so slow that a thread is enough.
         num_workers=max(1, min(MAX_WORKERS, cores - 1)) if on_gpu and examples.is_slow else 0,
     )
-    evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
-    logger.info("validations on the development set: %s", evaluate.extent)
+    evaluate = validator(config, data, processes)
     updater = Updater(model, config.training, accelerator, precision)
     trainer = Trainer(config, run, data.tokenizer, stream, evaluate, updater, processes)
     was_finished = is_finished(config.training, trainer.state)
@@ -111,13 +111,14 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         )
         write_text(run / "recipe.yaml", to_yaml(config))
         data.tokenizer.save(run)
+    unit = {"language_model": "tokens", "classification": "texts"}.get(config.task, "pairs")
     facts = data.facts("train")
     logger.info(
         "%s: %.1fM parameters, %s training %s, %s on %s (processes: %d, threads per process: %d)",
         run,
         model.num_parameters() / 1e6,
-        f"{facts['tokens' if task.unit == 'tokens' else 'pairs']:,}",
-        task.unit,
+        f"{facts['tokens' if unit == 'tokens' else 'pairs']:,}",
+        unit,
         precision,
         accelerator.device.type,
         processes.count,
@@ -146,10 +147,10 @@ def _precision(training: TrainingConfig, processes: Processes) -> Precision:
     return next(precision for precision in DTYPES if precision in resolved)
 
 
-def _build_model(config: Config, run: Path, task: Task, data: PreparedData) -> Network:
+def _build_model(config: Config, run: Path, data: PreparedData) -> Network:
     """Return the model with its initial weights."""
     set_seed(config.training.seed)
-    model = task.build_model(config, data.tokenizer)
+    model = build_model(config, data.tokenizer)
     init_from = config.training.init_from
     if init_from and not RunDirectory(run).checkpoints():
         init = find_model(Path(init_from)).resolve()

@@ -30,9 +30,10 @@ from seq2seq.files import (
     sync,
     try_lock,
 )
-from seq2seq.model.saved import LOCK_FILE, OPTIONAL_FILES, find_model, not_a_run
+from seq2seq.formats.model_directory import OPTIONAL_FILES, find_model
 from seq2seq.processes import Processes
 from seq2seq.training.checkpoint import RunState
+from seq2seq.training.records import LOCK_FILE, not_a_run
 
 OPTIMIZER_FILE = "training.safetensors"
 MAX_PENDING = 2

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections.abc import Callable
 from contextlib import closing
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -19,11 +21,10 @@ from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData, Update, prefetched
 from seq2seq.errors import UserError
-from seq2seq.machine.memory import return_freed_memory
-from seq2seq.model.directory import average_models, load_weights, save_model, snapshot
+from seq2seq.formats.weights import average_models, load_weights, save_model, snapshot
+from seq2seq.machine.devices import return_freed_memory
 from seq2seq.model.transformer import Network
 from seq2seq.processes import Interrupted, Processes, Signals, peer_is_lost
-from seq2seq.task import Evaluator
 from seq2seq.training import schedule
 from seq2seq.training.checkpoint import RunState, require_same_run
 from seq2seq.training.log import TrainingLog
@@ -32,6 +33,9 @@ from seq2seq.training.run_directory import MAX_PENDING, OPTIMIZER_FILE, RunDirec
 from seq2seq.training.update import Updater, require_memory
 
 logger = logging.getLogger(__name__)
+
+Evaluate = Callable[[Any], dict[str, float]]
+"""Returns the metrics of a model on the development set, including `training.best_by`."""
 
 
 class Trainer:
@@ -43,7 +47,7 @@ class Trainer:
         run: Path,
         tokenizer: Tokenizer,
         data: TrainingData,
-        evaluate: Evaluator,
+        evaluate: Evaluate,
         updater: Updater,
         processes: Processes,
     ) -> None:

@@ -18,7 +18,7 @@ from seq2seq.config import TrainingConfig
 from seq2seq.data.packing import Batch
 from seq2seq.data.training_data import TrainingData
 from seq2seq.errors import UserError
-from seq2seq.machine.memory import out_of_memory
+from seq2seq.machine.devices import out_of_memory
 from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.machine.threads import adapt_threads
 from seq2seq.model.transformer import Network

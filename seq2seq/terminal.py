@@ -1,16 +1,30 @@
-"""Progress on standard error: a bar on a terminal, otherwise a line every 30 seconds."""
+"""Tables and progress on a terminal."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-SECONDS_BETWEEN_LINES = 30
-
 logger = logging.getLogger(__name__)
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
+    """Return rows of cells as aligned lines. left: indices of left-aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+SECONDS_BETWEEN_LINES = 30
 
 
 class ProgressBar:

@@ -1,4 +1,4 @@
-"""Save, load and average model directories.
+"""Save, load and average the weights of model directories.
 
 A model directory is self-contained: model.safetensors, model.json and the tokenizer's files. It is
 written atomically.
@@ -7,32 +7,28 @@ written atomically.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from seq2seq.config import Config, to_tree
+from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.files import atomic_folder
-from seq2seq.machine.devices import default_device
-from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, marian_names
-from seq2seq.model.saved import (
-    MODEL_FILE,
-    MODEL_FORMAT,
+from seq2seq.formats.huggingface import from_marian, is_marian
+from seq2seq.formats.model_directory import (
     WEIGHTS_FILE,
     describe_model,
     is_exported,
     require_undamaged,
+    save_description,
 )
-from seq2seq.model.transformer import Network
-from seq2seq.task import load_task
+from seq2seq.machine.devices import default_device
+from seq2seq.model.transformer import Network, build_model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,21 +53,6 @@ def save_model(
     save_description(folder, sum(x.numel() for x in weights.values()), tokenizer, config)
 
 
-def save_description(
-    folder: Path, num_parameters: int, tokenizer: Tokenizer, config: Config
-) -> None:
-    """Write model.json and the tokenizer's files to a folder."""
-    description: dict[str, Any] = {
-        "format": MODEL_FORMAT,
-        "parameters": num_parameters,
-        "tokenizer": {"sha256": tokenizer.checksum},
-        "recipe": to_tree(config),
-    }
-    text = json.dumps(description, indent=2, ensure_ascii=False)
-    (folder / MODEL_FILE).write_text(f"{text}\n", encoding="utf-8")
-    tokenizer.save(folder)
-
-
 def load_model(folder: Path, device: torch.device | str | None = None) -> LoadedModel:
     """Read a model directory; raises UserError if a file is damaged or was changed.
 
@@ -81,7 +62,7 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
         require_undamaged(folder)
     config, tokenizer = describe_model(folder)
     with torch.device("meta"):  # allocates no memory before the shapes are checked
-        model = load_task(config.task).build_model(config, tokenizer)
+        model = build_model(config, tokenizer)
     load_weights(model, folder)
     return LoadedModel(model.to(device or default_device()).eval(), tokenizer, config)
 
@@ -103,7 +84,7 @@ def load_weights(model: Network, folder: Path) -> None:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is damaged or missing: {reason:.300}") from None
     if is_marian(folder):
-        weights = _from_marian(model, weights)
+        weights = from_marian(model, weights)
     expected = {name: tuple(x.shape) for name, x in parameters.items()}
     saved = {name: tuple(x.shape) for name, x in weights.items()}
     for name in [*expected, *saved]:
@@ -118,17 +99,6 @@ def load_weights(model: Network, folder: Path) -> None:
             torch.utils.swap_tensors(parameter, nn.Parameter(weight))
         else:
             parameter.copy_(weights[name])
-
-
-def _from_marian(model: Network, marian: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a Hugging Face Marian model under the names of this package."""
-    marian["output.bias"] = marian.get(BIAS, torch.zeros(1, model.output.out_features))[0]
-    weights = {}
-    for name, _ in model.named_parameters():
-        names = [key for key in EMBEDDINGS.get(name, ()) if key in marian][:1] or marian_names(name)
-        if marian.keys() >= {*names}:
-            weights[name] = torch.cat([marian[key] for key in names])
-    return weights
 
 
 def average_models(folders: Sequence[Path], into: Path) -> None:

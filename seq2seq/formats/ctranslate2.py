@@ -1,4 +1,4 @@
-"""Translation models in the format of CTranslate2 (OpenNMT/CTranslate2 on GitHub).
+"""CTranslate2 (OpenNMT/CTranslate2 on GitHub): conversion of models, exports, and Argos packages.
 
 The folders `ctranslate2` and `ctranslate2_int8` in a model directory are written when needed, and
 can be deleted at any time. They record the checksum of the weights and are written again when it
@@ -7,8 +7,10 @@ changes.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,23 +21,24 @@ import numpy as np
 
 from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.errors import UserError, not_a_number
+from seq2seq.errors import UserError, not_a_number, require_extra
 from seq2seq.files import atomic_folder, exclusive, find_damage, read_sums, sha256_of
-from seq2seq.model.saved import CONVERTED_FOLDER, WEIGHTS_FILE, num_positions
+from seq2seq.formats.model_directory import CONVERTED_FOLDER, WEIGHTS_FILE, save_description
+from seq2seq.text.language import language_name
 
-if TYPE_CHECKING:  # not at run time: an existing conversion is used without torch
+if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from seq2seq.model.layers import Layer, Stack
     from seq2seq.model.transformer import Transformer
+
+logger = logging.getLogger(__name__)
 
 CHECKSUM_FILE = "weights.sha256"
 VERSION = 1
 """Version of the conversion: increased when its output changes."""
 EXCLUDED = -1e9
 """Output bias of padding and start symbol: they are never generated."""
-
-logger = logging.getLogger(__name__)
 
 
 def has_ctranslate2() -> bool:
@@ -60,7 +63,7 @@ def converted(folder: Path, quantization: str = "float32") -> Iterator[Path]:
     checksum = (read_sums(folder) or {}).get(WEIGHTS_FILE) or sha256_of(weights)
     fingerprint = f"{checksum}, version {VERSION}\n"
     if find_damage(cached) or (cached / CHECKSUM_FILE).read_text() != fingerprint:
-        from seq2seq.model.directory import load_model
+        from seq2seq.formats.weights import load_model
 
         loaded = load_model(folder, "cpu")
         model = cast("Transformer", loaded.model)
@@ -127,7 +130,7 @@ def write_model(
     decoder.embeddings.weight = model.target_embedding.weight.float()
     _fill(decoder.projection, model.output.weight, _output_bias(model, tokenizer))
     for side, stack in ((encoder, model.encoder), (decoder, model.decoder)):
-        _fill_stack(side, stack, num_positions(config))
+        _fill_stack(side, stack, config.num_positions)
     spec = transformer_spec.TransformerSpec(encoder, decoder)
     source, target = tokenizer.source, tokenizer.target
     spec.register_source_vocabulary(source.pieces(range(source.size)))
@@ -212,3 +215,114 @@ def _fill(spec: Any, weight: Tensor, bias: Tensor) -> None:
 
 def _fill_norm(spec: Any, norm: Any) -> None:
     spec.gamma, spec.beta = norm.weight.float(), norm.bias.float()
+
+
+PACKAGE_VERSION = "1.0"
+ARGOS_VERSION = "1.9"
+"""Minimum version of Argos Translate for the package."""
+
+_USAGE = """\
+With seq2seq: `seq2seq translate {folder} < FILE`. With CTranslate2 alone (it takes and returns
+subword pieces):
+
+```python
+import ctranslate2, sentencepiece
+
+source = sentencepiece.SentencePieceProcessor(model_file="{folder}/{source_file}")
+target = sentencepiece.SentencePieceProcessor(model_file="{folder}/{target_file}")
+translator = ctranslate2.Translator("{folder}")
+pieces = source.encode("A sentence.", out_type=str)
+[result] = translator.translate_batch(
+    [pieces], beam_size={decoding.beam}, length_penalty={decoding.length_penalty},
+    patience={decoding.patience},
+)
+print(target.decode(result.hypotheses[0]))
+```
+"""
+_ARGOS_USAGE = """\
+With [Argos Translate](https://github.com/argosopentech/argos-translate), after
+`pip install argostranslate`:
+
+    python -c "from argostranslate import package; package.install_from_path('{file}')"
+    argos-translate --from {source} --to {target} "A sentence."
+
+[LibreTranslate](https://github.com/LibreTranslate/LibreTranslate) serves the installed packages.
+
+At the first translation, Argos Translate downloads a model for sentence splitting. It uses its own
+length penalty, and writes underscores as spaces.
+"""
+
+
+class CTranslate2Format:
+    """Model directory for CTranslate2. `seq2seq translate` reads it too."""
+
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, config: Config, quantization: str | None
+    ) -> None:
+        """quantization: data type of the weights; None for float32."""
+        require_extra("ctranslate2", "--to ctranslate2")
+        self.model, self.tokenizer, self.config = model, tokenizer, config
+        self.quantization = quantization or "float32"
+
+    def usage(self, folder: Path) -> str:
+        """Return how to use the exported model, in Markdown."""
+        files = list(self.tokenizer.files)
+        names = {"folder": folder.name, "source_file": files[0], "target_file": files[-1]}
+        return _USAGE.format(**names, decoding=self.config.decoding)
+
+    def write(self, folder: Path, card: str) -> None:
+        """Write the model, the tokenizer and the description that `translate` needs to a folder."""
+        write_model(self.model, self.tokenizer, self.config, folder, self.quantization)
+        save_description(folder, self.model.num_parameters(), self.tokenizer, self.config)
+
+
+class ArgosFormat(CTranslate2Format):
+    """Folder with a .argosmodel: a zip of a CTranslate2 model and its SentencePiece model."""
+
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, config: Config, quantization: str | None
+    ) -> None:
+        """quantization: data type of the weights; None for float32."""
+        require_extra("babel", "--to argos")
+        super().__init__(model, tokenizer, config, quantization)
+        data = self.config.pairs
+        if not (data.source and data.target):
+            raise UserError("--to argos needs data.source and data.target, the language codes")
+        if tokenizer.source is not tokenizer.target:
+            raise UserError(
+                "--to argos needs one SentencePiece model for both languages: train with "
+                "tokenizer.shared=true, or export --to ctranslate2"
+            )
+        self.name = f"translate-{data.source}_{data.target}-{PACKAGE_VERSION.replace('.', '_')}"
+
+    def usage(self, folder: Path) -> str:
+        """Return how to use the exported package, in Markdown."""
+        data = self.config.pairs
+        return _ARGOS_USAGE.format(
+            file=f"{folder.name}/{self.name}.argosmodel", source=data.source, target=data.target
+        )
+
+    def write(self, folder: Path, card: str) -> None:
+        """Write the package and its model card to a folder."""
+        data = self.config.pairs
+        metadata = {
+            "package_version": PACKAGE_VERSION,
+            "argos_version": ARGOS_VERSION,
+            "from_code": data.source,
+            "from_name": language_name(data.source),
+            "to_code": data.target,
+            "to_name": language_name(data.target),
+        }
+        package = folder / f"{self.name}.argosmodel"
+        with (
+            TemporaryDirectory(dir=folder) as name,
+            zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as archive,
+        ):
+            model = Path(name)
+            write_model(self.model, self.tokenizer, self.config, model, self.quantization)
+            for file in sorted(model.iterdir()):
+                archive.write(file, f"{self.name}/model/{file.name}")
+            text = json.dumps(metadata, indent=2, ensure_ascii=False)
+            archive.writestr(f"{self.name}/metadata.json", text)
+            archive.writestr(f"{self.name}/sentencepiece.model", self.tokenizer.source.model)
+            archive.writestr(f"{self.name}/README.md", card)

@@ -1,31 +1,27 @@
-"""Find the model directory of a run and read its recipe."""
+"""Model directories: found, described and checked without loading torch."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from seq2seq.config import Config, config_of
-from seq2seq.data.json_objects import read_object_file
-from seq2seq.data.tokenizer import MODEL_FILES, TOKENIZER_FILES, Tokenizer
+from seq2seq.config import Config, config_of, default_run, read_recipe, resolve, to_tree
+from seq2seq.data.lines import read_object_file
+from seq2seq.data.tokenizer import MODEL_FILES, Tokenizer
 from seq2seq.errors import UserError, short
 from seq2seq.files import SUMS_FILE, find_damage
-from seq2seq.model.marian import is_marian, read_marian
+from seq2seq.formats.huggingface import DROPOUTS, is_marian, read_marian
 
 MODEL_FORMAT = 1
 MODEL_FILE = "model.json"
 WEIGHTS_FILE = "model.safetensors"
-STARTS_FILE = "starts.jsonl"
-LOCK_FILE = ".lock"
 OPTIONAL_FILES = ("README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "recipe.yaml")
 """Files of a model directory that may be changed or deleted."""
 CONVERTED_FOLDER = "ctranslate2"
 """Folder in a model directory with its cached conversion to CTranslate2."""
-DEFAULT_LIMIT = 1_024
-"""Maximum number of source tokens of a model trained without data.clean.max_len."""
-RUN_FILES = ("recipe.yaml", "metrics.jsonl", STARTS_FILE, *TOKENIZER_FILES)
-RUN_NAMES = (*RUN_FILES, "best", "last", "averaged", "checkpoints", "kept")
-"""Files, links and folders of a run."""
 
 
 def find_model(run: Path, checkpoint: str | None = None) -> Path:
@@ -35,7 +31,7 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
         # Relative to the run: an absolute path would load one model for every run of an ensemble.
         tried = [folder / checkpoint.lstrip("/") for folder in (run, run / "checkpoints")]
     for folder in tried:
-        if _is_model(folder):
+        if is_model(folder):
             return folder
     if not run.is_dir():
         raise UserError(f"no such run or model directory: {run}; `seq2seq runs` lists the runs")
@@ -50,38 +46,9 @@ def is_exported(folder: Path) -> bool:
     return (folder / "model.bin").exists()
 
 
-def require_outside_of_runs(output: Path) -> None:
-    """Raise UserError for an output that would overwrite a file of a run or model directory."""
-    target = output.resolve()
-    inner = [target, *target.parents]
-    if _is_model(target.parent) or any(p.name in RUN_NAMES and _is_run(p.parent) for p in inner):
-        raise UserError(f"{output} belongs to a run or a model; name another -o")
-
-
-def require_new_folder(output: Path) -> None:
-    """Raise UserError for an output folder that exists or lies in a run or model directory."""
-    require_outside_of_runs(output)
-    if output.exists() or output.is_symlink():
-        raise UserError(f"{output} exists; name a new folder with -o")
-
-
-def _is_model(folder: Path) -> bool:
+def is_model(folder: Path) -> bool:
+    """Return whether a folder is a model directory or a Marian model."""
     return (folder / MODEL_FILE).is_file() or is_marian(folder)
-
-
-def not_a_run(folder: Path) -> str | None:
-    """Return an error message if a run would overwrite files of another kind of folder."""
-    existing = [name for name in (*RUN_NAMES, MODEL_FILE) if (folder / name).exists()]
-    if not existing or _is_run(folder):
-        return None
-    return (
-        f"{folder} holds {existing[0]}, but is not a run directory (it has no {STARTS_FILE}): "
-        "name another directory with --run"
-    )
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / STARTS_FILE).exists()
 
 
 def vocabulary_files(folder: Path) -> tuple[str, ...]:
@@ -125,13 +92,52 @@ def require_undamaged(folder: Path) -> None:
         raise UserError(f"{folder} is damaged: {problem}; use another checkpoint")
 
 
-def max_source_tokens(config: Config) -> int:
-    """Return the maximum number of source tokens, without the end symbol."""
-    return config.pairs.clean.max_len or DEFAULT_LIMIT
+OVERRIDABLE_KEYS = {f"model.{key}" for key in DROPOUTS} | {"tokenizer.bpe_dropout"}
+"""Keys of model and tokenizer that may differ from the initial model's."""
 
 
-def num_positions(config: Config) -> int:
-    """Return the maximum number of source or target tokens, with start or end symbol."""
-    if config.model.positions == "learned":
-        return config.model.context
-    return max(2048, 2 * max_source_tokens(config))
+def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | None = None) -> Config:
+    """Read a recipe and apply `section.key=value` overrides; raises UserError for any error.
+
+    run: the run directory. If it holds a run, its last checkpoint replaces training.init_from: the
+    initial model may have been deleted.
+    """
+    tree = read_recipe(path, overrides)
+    if source := (tree.get("training") or {}).get("init_from"):
+        last = (run or default_run(tree["name"])) / "last"
+        _inherit(tree, last if (last / "model.json").exists() else Path(source))
+    return resolve(tree, str(path))
+
+
+def _inherit(tree: dict[str, Any], source: Path) -> None:
+    """Copy model size and tokenizer from the initial model into a recipe."""
+    folder = find_model(source)
+    saved = to_tree(describe_model(folder)[0])
+    if (task := tree.get("task", "translation")) != saved["task"]:
+        raise UserError(f"the recipe has task={task}, but {source} has task={saved['task']}")
+    saved["tokenizer"] |= {"models": list(vocabulary_files(folder))}
+    for name in ("model", "tokenizer"):
+        section = dict(tree.get(name) or {})
+        for key, value in section.items():
+            full_key = f"{name}.{key}"
+            if full_key not in OVERRIDABLE_KEYS and value != saved[name].get(key):
+                raise UserError(
+                    f"the recipe has {full_key}={value}, but the initial model {source} has "
+                    f"{saved[name].get(key)}; remove the key to use the model's value"
+                )
+        tree[name] = saved[name] | section
+
+
+def save_description(
+    folder: Path, num_parameters: int, tokenizer: Tokenizer, config: Config
+) -> None:
+    """Write model.json and the tokenizer's files to a folder."""
+    description: dict[str, Any] = {
+        "format": MODEL_FORMAT,
+        "parameters": num_parameters,
+        "tokenizer": {"sha256": tokenizer.checksum},
+        "recipe": to_tree(config),
+    }
+    text = json.dumps(description, indent=2, ensure_ascii=False)
+    (folder / MODEL_FILE).write_text(f"{text}\n", encoding="utf-8")
+    tokenizer.save(folder)

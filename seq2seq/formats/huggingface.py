@@ -1,23 +1,151 @@
-"""Export to Hugging Face transformers, as a Marian or Pegasus model."""
+"""Hugging Face transformers: Marian models are read, Marian and Pegasus models are written.
+
+MarianMTModel corresponds to this package's post-norm Transformer, Pegasus to pre-norm.
+"""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from seq2seq.config import Config
-from seq2seq.data.marian import IDS_FILES, MARIAN_FILES, marian_files
+from seq2seq.data.lines import read_object_file
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.errors import UserError
-from seq2seq.extras import require_extra
-from seq2seq.model.directory import LoadedModel
-from seq2seq.model.marian import BIAS, DROPOUTS, EMBEDDINGS, SHAPE, marian_names
-from seq2seq.model.saved import max_source_tokens, num_positions
-from seq2seq.model.transformer import Transformer
+from seq2seq.data.vocabulary import IDS_FILES, MARIAN_FILES, marian_files
+from seq2seq.errors import UserError, require_extra, short
+
+if TYPE_CHECKING:  # not at run time: settings are read without torch
+    from torch import Tensor
+
+    from seq2seq.model.transformer import Network, Transformer
+
+SETTINGS_FILE = "config.json"
+SHAPE = {
+    "d_model": "dim",
+    "encoder_ffn_dim": "ffn_dim",
+    "decoder_ffn_dim": "ffn_dim",
+    "encoder_attention_heads": "num_heads",
+    "decoder_attention_heads": "num_heads",
+    "encoder_layers": "encoder_layers",
+    "decoder_layers": "decoder_layers",
+}
+"""Recipe keys of the model sizes in config.json."""
+DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
+"""Keys with equal names in config.json and in a recipe."""
+DEFAULT_LENGTH = 512
+"""Maximum length in tokens if a model does not specify it."""
+
+_RENAMED = (
+    ("encoder.", "model.encoder."),
+    ("decoder.", "model.decoder."),
+    (".norm.", ".layer_norm."),
+    (".positions.", ".embed_positions."),
+    ("self_attention_norm", "self_attn_layer_norm"),
+    ("cross_attention_norm", "encoder_attn_layer_norm"),
+    ("feed_forward_norm", "final_layer_norm"),
+    ("self_attention", "self_attn"),
+    ("cross_attention", "encoder_attn"),
+    ("feed_forward.up", "fc1"),
+    ("feed_forward.down", "fc2"),
+    (".query.", ".q_proj."),
+    (".output.", ".out_proj."),
+)
+
+
+def marian_names(name: str) -> tuple[str, ...]:
+    """Return Hugging Face's names of a weight; several are concatenated in this package."""
+    for part, marian_part in _RENAMED:
+        name = name.replace(part, marian_part)
+    if ".key_value." in name:
+        return name.replace("key_value", "k_proj"), name.replace("key_value", "v_proj")
+    return (name,)
+
+
+_SHARED = "model.shared.weight"
+_ENCODER = "model.encoder.embed_tokens.weight"
+_DECODER = "model.decoder.embed_tokens.weight"
+_HEAD = "lm_head.weight"
+EMBEDDINGS = {
+    "source_embedding.weight": (_ENCODER, _SHARED),
+    "target_embedding.weight": (_DECODER, _SHARED, _HEAD),
+    "output.weight": (_HEAD, _DECODER, _SHARED),
+}
+"""Possible names of embeddings and output projection; tied weights are saved once."""
+BIAS = "final_logits_bias"
+
+
+def is_marian(folder: Path) -> bool:
+    """Return whether a folder holds a Marian model."""
+    path = folder / SETTINGS_FILE
+    return path.is_file() and read_object_file(path).get("model_type") == "marian"
+
+
+def read_marian(folder: Path) -> tuple[dict[str, Any], Tokenizer]:
+    """Return a model's settings, in the form of a recipe, and its tokenizer.
+
+    Raises UserError for a setting that this package's Transformer does not support.
+    """
+    weights, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    if pickled.exists() and not weights.exists():
+        raise UserError(
+            f"{pickled} is a pickle file, and loading it could run any code: convert it to "
+            f"{weights.name} with transformers, "
+            "MarianMTModel.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    settings = read_object_file(folder / SETTINGS_FILE)
+    # Older models have the search settings in config.json.
+    search = settings | read_object_file(folder / "generation_config.json", optional=True)
+    search = {key: value for key, value in search.items() if value is not None}
+    tokenizer_settings = read_object_file(folder / "tokenizer_config.json", optional=True)
+    tokenizer = Tokenizer.from_files([folder / MARIAN_FILES[0]])
+    lengths = settings.get("max_position_embeddings"), tokenizer_settings.get("model_max_length")
+    recipe = {
+        "data": {
+            "source": tokenizer_settings.get("source_lang"),
+            "target": tokenizer_settings.get("target_lang"),
+            "clean": {"max_len": min(length or DEFAULT_LENGTH for length in lengths) - 1},
+        },
+        "tokenizer": {
+            "vocab_size": tokenizer.source.size,
+            "shared": False,
+            "models": list(MARIAN_FILES),
+        },
+        "model": _model_section(settings, tokenizer, folder / SETTINGS_FILE),
+        "decoding": {
+            "beam": search.get("num_beams", 1),
+            "length_penalty": search.get("length_penalty", 1.0),
+            "penalty_form": "power",
+            "min_length": search.get("min_length", 0),
+            "no_repeat_ngram": search.get("no_repeat_ngram_size", 0),
+        },
+    }
+    return recipe, tokenizer
+
+
+def _model_section(settings: dict[str, Any], tokenizer: Tokenizer, path: Path) -> dict[str, Any]:
+    tied = settings.get("tie_word_embeddings", True)
+    required = {
+        "scale_embedding": True,
+        "normalize_embedding": False,
+        "normalize_before": False,
+        "share_encoder_decoder_embeddings": tied and tokenizer.shared,
+        "decoder_attention_heads": settings["encoder_attention_heads"],
+        "decoder_ffn_dim": settings["encoder_ffn_dim"],
+        "decoder_start_token_id": tokenizer.target.bos_id,
+    }
+    wrong = [key for key, value in required.items() if settings.get(key, value) != value]
+    if wrong:
+        raise UserError(f"{path}: {wrong[0]}={short(settings[wrong[0]])} has no equivalent here")
+    section = {key: settings[name] for name, key in SHAPE.items()}
+    section |= {key: settings[key] for key in DROPOUTS}
+    return section | {
+        "norm": "post",
+        "activation": settings["activation_function"].replace("swish", "silu"),
+        "tied": tied,
+        "output_bias": True,
+    }
+
 
 _USAGE = """\
 ```python
@@ -37,14 +165,15 @@ and `DataCollatorForSeq2Seq`.
 class HuggingFaceFormat:
     """Model directory for `AutoModelForSeq2SeqLM` and `AutoTokenizer`, without custom code."""
 
-    def __init__(self, loaded: LoadedModel, quantization: str | None) -> None:
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, config: Config, quantization: str | None
+    ) -> None:
         """quantization: must be None."""
-        assert isinstance(loaded.model, Transformer)
         if quantization:
             raise UserError("--quantization is for ctranslate2 and argos")
-        _require_representable(loaded.config, loaded.tokenizer)
+        _require_representable(config, tokenizer)
         require_extra("transformers", "--to huggingface")
-        self.model, self.tokenizer, self.config = loaded.model, loaded.tokenizer, loaded.config
+        self.model, self.tokenizer, self.config = model, tokenizer, config
 
     def usage(self, folder: Path) -> str:
         """Return how to use the exported model, in Markdown."""
@@ -73,7 +202,7 @@ class HuggingFaceFormat:
             "vocab_size": self.tokenizer.source.size,
             "decoder_vocab_size": self.tokenizer.target.size,
             "activation_function": model_config.activation,
-            "max_position_embeddings": num_positions(self.config),
+            "max_position_embeddings": self.config.num_positions,
             "scale_embedding": True,
             "normalize_before": model_config.norm == "pre",
             "add_final_layer_norm": model_config.norm == "pre",
@@ -97,13 +226,13 @@ class HuggingFaceFormat:
     def _search(self) -> dict[str, Any]:
         """Return the content of generation_config.json."""
         decoding, target = self.config.decoding, self.tokenizer.target
-        longest = max_source_tokens(self.config)
+        longest = self.config.max_source_tokens
         length = math.floor(decoding.max_factor * longest) + decoding.max_extra + 1
         return {
             "num_beams": decoding.beam,
             "length_penalty": decoding.length_penalty,
             "min_length": decoding.min_length,
-            "max_length": min(length + 1, num_positions(self.config)),  # with the start symbol
+            "max_length": min(length + 1, self.config.num_positions),  # with the start symbol
             "no_repeat_ngram_size": decoding.no_repeat_ngram,
             "bad_words_ids": [[i] for i in sorted({target.pad_id, target.bos_id, target.unk_id})],
             **self._symbols(),
@@ -111,6 +240,8 @@ class HuggingFaceFormat:
 
     def _weights(self) -> dict[str, Tensor]:
         """Return the weights by their names in transformers, tied weights under all names."""
+        import torch
+
         model, model_config = self.model, self.config.model
         parameters = dict(model.named_parameters())
         weights = {
@@ -152,7 +283,7 @@ class HuggingFaceFormat:
             eos_token=eos,
             pad_token=pad,
             additional_special_tokens=[bos],
-            model_max_length=max_source_tokens(self.config) + 1,
+            model_max_length=self.config.max_source_tokens + 1,
             separate_vocabs=separate,
         )
         tokenizer.save_pretrained(folder)
@@ -178,3 +309,16 @@ def _require_representable(config: Config, tokenizer: Tokenizer) -> None:
     for reason, applies in unsupported.items():
         if applies:
             raise UserError(f"--to huggingface does not support {reason}; or use --to ctranslate2")
+
+
+def from_marian(model: Network, marian: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a Marian model under the names of this package."""
+    import torch
+
+    marian["output.bias"] = marian.get(BIAS, torch.zeros(1, model.output.out_features))[0]
+    weights = {}
+    for name, _ in model.named_parameters():
+        names = [key for key in EMBEDDINGS.get(name, ()) if key in marian][:1] or marian_names(name)
+        if marian.keys() >= {*names}:
+            weights[name] = torch.cat([marian[key] for key in names])
+    return weights

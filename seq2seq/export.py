@@ -1,14 +1,26 @@
-"""Model cards (Mitchell et al. 2019) from the records of a run."""
+"""Export of a model to the format of another program, with a model card (Mitchell et al. 2019)."""
 
 from __future__ import annotations
 
 import json
+import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config, to_yaml
+from seq2seq.config import Config, DecodingConfig, to_yaml, with_paths
+from seq2seq.decoding.ctranslate2_engine import UNSUPPORTED
+from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import bleu_tokenizer
-from seq2seq.training.records import last_start, metric_name, read_metrics
+from seq2seq.files import atomic_folder, exclusive
+from seq2seq.formats.ctranslate2 import ArgosFormat, CTranslate2Format
+from seq2seq.formats.huggingface import HuggingFaceFormat
+from seq2seq.formats.model_directory import find_model
+from seq2seq.formats.weights import load_model
+from seq2seq.model.transformer import Transformer
+from seq2seq.training.records import last_start, metric_name, read_metrics, require_new_folder
+
+logger = logging.getLogger(__name__)
 
 UNKNOWN = "Not recorded: this model was exported without its run."
 
@@ -99,3 +111,49 @@ def _training(start: dict[str, Any]) -> str:
         f"seq2seq at commit {start['commit'] or 'unknown'} ({versions}). Device: "
         f"{start['device']}, {facts}. Last start: {start['time']}."
     )
+
+
+FORMATS: dict[str, type[CTranslate2Format | HuggingFaceFormat]] = {
+    "ctranslate2": CTranslate2Format,
+    "huggingface": HuggingFaceFormat,
+    "argos": ArgosFormat,
+}
+"""Formats by name. The constructor raises UserError if the format does not support the model."""
+
+
+def export(
+    run: Path,
+    output: Path,
+    *,
+    to: str,
+    checkpoint: str | None = None,
+    quantization: str | None = None,
+) -> None:
+    """Export the best model of a run, or a model directory, to a new folder.
+
+    to: key of `FORMATS`. quantization: data type of the weights, for CTranslate2 and Argos.
+    Raises UserError, without writing anything, if the format does not support the model.
+    """
+    require_new_folder(output)
+    folder = find_model(run, checkpoint)
+    loaded = load_model(folder, "cpu")
+    if not isinstance(loaded.model, Transformer):
+        raise UserError(f"exports are for translation models, not for task={loaded.config.task}")
+    config = portable(loaded.config)
+    exporter = FORMATS[to](loaded.model, loaded.tokenizer, config, quantization)
+    for key, value in vars(config.decoding).items():
+        if (old := getattr(loaded.config.decoding, key)) != value:
+            logger.warning("decoding.%s=%s becomes %s: not supported by %s", key, old, value, to)
+    card = model_card(folder, config, loaded.model.num_parameters(), exporter.usage(output))
+    with exclusive(output), atomic_folder(output) as draft:
+        exporter.write(draft, card)
+        (draft / "README.md").write_text(card, encoding="utf-8")
+        (draft / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
+    logger.info("add a licence to %s", output / "README.md")
+
+
+def portable(config: Config) -> Config:
+    """Return a recipe without local folders and without search settings that CTranslate2 lacks."""
+    config = with_paths(config, lambda path: Path(path).name)
+    new = {key: getattr(DecodingConfig(), key) for key in UNSUPPORTED}
+    return replace(config, decoding=replace(config.decoding, **new, penalty_form="power"))

@@ -1,0 +1,147 @@
+"""Requests and their translations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from seq2seq.decoding.alignment import WORDS
+from seq2seq.decoding.terms import Glossary
+from seq2seq.errors import UserError
+
+END = "</s>"
+"""Name of the end symbol in the list of tokens of a JSON line."""
+SPANS = "protected spans: %d, lost or repeated and then repaired: %d"
+"""Message about the spans of all translations."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `Translator.translations` that are not keys of the section `decoding`.
+
+    See there for their meaning.
+    """
+
+    nbest: int = 1
+    scores: bool = True
+    tokens: bool = False
+    alignment: bool = False
+    search: bool = True
+    paragraphs: bool = False
+    glossary: Glossary | None = None
+    words: re.Pattern[str] = WORDS
+    """Words that `alignment` links."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A line to translate."""
+
+    text: str
+    number: int = 0
+    """Line number, from 0. Samples depend on it."""
+    prefix: str = ""
+    """Beginning of the translation."""
+    constraints: tuple[str, ...] = ()
+    """Terms that must appear in the translation."""
+    references: tuple[str, ...] = ()
+    """Translations to score."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """All fields of a JSON line."""
+
+    def __len__(self) -> int:
+        """Number of characters."""
+        return len(self.text)
+
+
+def make_requests(
+    texts: Sequence[str],
+    prefixes: Sequence[str] | None,
+    constraints: Sequence[Sequence[str]] | None,
+    references: Sequence[Sequence[str]] | None,
+) -> list[Request]:
+    """Return a request for each text and the corresponding entries of the lists."""
+    if isinstance(texts, str):
+        raise TypeError("texts must be a list, not a string; write translate([text])[0]")
+    count = len(texts)
+    prefixes = prefixes or [""] * count
+    constraints, references = constraints or [()] * count, references or [()] * count
+    lists = {"prefixes": prefixes, "constraints": constraints, "references": references}
+    for name, entries in lists.items():
+        if len(entries) != count:
+            raise UserError(f"{name} has length {len(entries)}, but texts has length {count}")
+        if name != "prefixes" and any(isinstance(entry, str) for entry in entries):
+            raise TypeError(f"{name} needs a list of strings for each text, such as [['a']]")
+    return [
+        Request(text, number, prefix, tuple(terms), tuple(targets))
+        for number, (text, prefix, terms, targets) in enumerate(
+            zip(texts, prefixes, constraints, references, strict=True)
+        )
+    ]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A translation of a request, or a reference, with its scores and alignment if requested.
+
+    What was not requested is None or empty.
+    """
+
+    text: str
+    pieces: Sequence[str] = ()
+    """SentencePiece pieces, as the model has written them, without the last end symbol. End symbols
+    separate the parts of a text that was split."""
+    log_prob: float | None = None
+    """Sum of the log-probabilities of the pieces and the end symbol, in nats."""
+    score: float | None = None
+    """log_prob divided by the length penalty; higher is better. The score of a text translated in
+    parts is the sum of their scores."""
+    log_probs: Sequence[float] = ()
+    """Log-probability of each piece and of the end symbol."""
+    alignment: Sequence[tuple[int, int]] = ()
+    """Links (source word, target word), counted from 0."""
+    num_repaired: int = 0
+    """Number of protected spans that the search lost or repeated."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Translations of a request, and scores of its references."""
+
+    request: Request
+    nbest: Sequence[Candidate] = ()
+    """Translations, the best first; empty after an error or without a search."""
+    references: Sequence[Candidate] = ()
+    """References with their scores."""
+    repeats: bool = False
+    """Whether the best translation repeats itself."""
+    terms: int = 0
+    """Number of terms for the text; 0 after an error or without a search."""
+    terms_kept: int = 0
+    """Number of terms that the best translation contains."""
+    spans: int = 0
+    """Number of protected spans in the text; 0 after an error."""
+    error: str | None = None
+    """Reason why the text was not translated, or None."""
+
+    @property
+    def text(self) -> str:
+        """Text of the best translation; empty after an error."""
+        return self.nbest[0].text if self.nbest else ""
+
+    @property
+    def score(self) -> float | None:
+        """Score of the best translation; None if not requested or after an error."""
+        return self.nbest[0].score if self.nbest else None
+
+    @property
+    def spans_repaired(self) -> int:
+        """Number of protected spans that the search of the best translation lost or repeated."""
+        return self.nbest[0].num_repaired if self.nbest else 0
+
+    @property
+    def alignment(self) -> Sequence[tuple[int, int]]:
+        """Word alignment of the best translation; empty if not requested or after an error."""
+        return self.nbest[0].alignment if self.nbest else ()
