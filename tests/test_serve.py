@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import resource
 import shutil
 import signal
@@ -37,12 +38,11 @@ from seq2seq.decoding.translation import Options, Request, Translation
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import language_identifier
-from seq2seq.serve.app import Server
+from seq2seq.serve import limits
+from seq2seq.serve.app import Server, serve
 from seq2seq.serve.collector import BATCH_LINES, Collector
-from seq2seq.serve.limits import Keys, Limits
-from seq2seq.serve.metrics import Metrics
+from seq2seq.serve.limits import Keys
 from seq2seq.serve.models import DETECTED, Models
-from seq2seq.serve.server import serve
 
 LINES = [f"the dog number {i}" for i in range(12)]
 PAIR = {"source": "en", "target": "de"}
@@ -59,10 +59,15 @@ def translator(models: Models) -> Translator:
     return collector.translator
 
 
-def client(models: Models, *, keys: Sequence[str] = (), rate: int = 0, **limits: Any) -> TestClient:
+def server_of(
+    models: Models, *, keys: Sequence[str] = (), rate: int = 0, max_characters: int = 100_000
+) -> Server:
+    return Server(models, Keys(keys, rate), max_characters)
+
+
+def client(models: Models, **options: Any) -> TestClient:
     """Return a client of a server in this process."""
-    server = Server(models, Limits(**limits), Keys(keys, rate), Metrics())
-    return TestClient(server.app(), raise_server_exceptions=False)
+    return TestClient(server_of(models, **options).app(), raise_server_exceptions=False)
 
 
 def translate(http: TestClient, q: Any, **fields: Any) -> Any:
@@ -130,6 +135,20 @@ def test_html_and_files(models: Models) -> None:
     assert http.get("/download_file/../../etc/passwd").status_code == 404
 
 
+def test_lines_and_tokens_of_documents_are_counted(models: Models) -> None:
+    http = client(models)
+
+    def counts() -> list[float]:
+        text, names = http.get("/metrics").text, ("lines", "characters", "tokens")
+        found = [re.search(rf"^seq2seq_{name}_total (.*)$", text, re.MULTILINE) for name in names]
+        return [float(match[1]) for match in found if match]
+
+    before = counts()
+    translate(http, ["<p>the dog</p><p>the <b>cat</b></p>"], format="html")
+    lines, characters, tokens = (b - a for a, b in zip(before, counts(), strict=True))
+    assert lines == 2 and characters == 14 and tokens > 0
+
+
 @pytest.mark.parametrize("step", ["read_document", "write_document"])
 def test_a_slow_document_is_ended_and_holds_up_nobody(
     models: Models, step: str, monkeypatch: pytest.MonkeyPatch
@@ -140,10 +159,8 @@ def test_a_slow_document_is_ended_and_holds_up_nobody(
         in_time.append(ended.wait(20))
 
     async def answers() -> tuple[httpx.Response, httpx.Response]:
-        app = Server(models, Limits(max_seconds=2), Keys([], 0), Metrics()).app()
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://a"
-        ) as http:
+        transport = httpx.ASGITransport(server_of(models).app())
+        async with httpx.AsyncClient(transport=transport, base_url="http://a") as http:
             file = {"file": ("a.html", b"<p>the dog</p>")}
             document = asyncio.ensure_future(http.post("/translate_file", files=file, data=PAIR))
             await asyncio.sleep(0.5)
@@ -153,7 +170,8 @@ def test_a_slow_document_is_ended_and_holds_up_nobody(
             ended.set()
             return line, late
 
-    monkeypatch.setattr(f"seq2seq.serve.translation.{step}", slow)
+    monkeypatch.setattr(limits, "MAX_SECONDS", 2)
+    monkeypatch.setattr(f"seq2seq.serve.models.{step}", slow)
     line, late = asyncio.run(answers())
     assert line.status_code == 200
     assert late.status_code == 503 and "took too long" in late.json()["error"]
@@ -183,6 +201,7 @@ def test_a_language_is_detected_from_the_beginning(
 
 def test_the_other_endpoints(models: Models) -> None:
     http = client(models, keys=["secret"])
+    limits.REQUESTS.clear()
     assert http.get("/languages").json() == [
         {"code": "en", "name": "English", "targets": ["de"]},
         {"code": "de", "name": "German", "targets": []},
@@ -228,8 +247,11 @@ def test_the_other_endpoints(models: Models) -> None:
         ([1], "not a JSON object"),
     ],
 )
-def test_invalid_requests(models: Models, fields: Any, message: str) -> None:
-    http = client(models, max_characters=100, max_elements=20)
+def test_invalid_requests(
+    models: Models, fields: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_TEXTS", 20)
+    http = client(models, max_characters=100)
     response = http.post("/translate", json=fields)
     assert response.status_code == 400 and message in response.json()["error"]
 
@@ -244,8 +266,9 @@ def test_files_obey_the_limit_of_characters(models: Models, name: str) -> None:
     assert "request (21) exceeds text limit (20)" in response.json()["error"]
 
 
-def test_malformed_bodies(models: Models) -> None:
-    http = client(models, max_bytes=1000)
+def test_malformed_bodies(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_BYTES", 1000)
+    http = client(models)
     headers = {"content-type": "application/json"}
     for body in (
         b'{"q":',
@@ -319,7 +342,7 @@ def test_a_wrong_key_is_refused_before_the_body_is_read(
         yield read[0]
 
     async def post(keys: Sequence[str]) -> int:
-        transport = httpx.ASGITransport(Server(models, Limits(), Keys(keys, 0), Metrics()).app())
+        transport = httpx.ASGITransport(server_of(models, keys=keys).app())
         async with httpx.AsyncClient(transport=transport, base_url="http://a") as http:
             return (await http.post("/translate", content=body(), **given)).status_code
 
@@ -342,8 +365,9 @@ def test_a_failure_is_logged_without_texts(
     assert "secret" not in caplog.text
 
 
-def test_waiting_lines_are_limited(models: Models) -> None:
-    http = client(models, max_waiting=3)
+def test_waiting_lines_are_limited(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_WAITING", 3)
+    http = client(models)
     response = http.post("/translate", json={"q": ["a", "b", "c", "d"], **PAIR})
     assert response.status_code == 400 and "line limit (3)" in response.json()["error"]
     [collector] = models.collectors.values()
@@ -357,8 +381,7 @@ def test_equal_lines_of_a_request_are_translated_once(
     models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[int] = []
-    [collector] = models.collectors.values()
-    monkeypatch.setattr(collector, "on_batch", batches.append)
+    monkeypatch.setattr(limits.BATCHES, "observe", batches.append)
     one, _, three = translate(client(models), [*LINES[:2], LINES[0]])["translatedText"]
     assert one == three and batches == [2]
 
@@ -664,7 +687,7 @@ def limits_set(models: Models, hard: int, monkeypatch: pytest.MonkeyPatch) -> li
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: found.append(limits))
     monkeypatch.setattr(uvicorn.Server, "serve", lambda _: asyncio.sleep(0))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    serve(Server(models, Limits(), Keys([], 0), Metrics()), "127.0.0.1", 5000, [])
+    serve(server_of(models), "127.0.0.1", 5000, [])
     return found
 
 

@@ -314,17 +314,12 @@ def serve(options: argparse.Namespace) -> None:
 
     for package in ("starlette", "uvicorn", "prometheus-client", "python-multipart"):
         require_extra(package, "seq2seq serve (the extra serve)")
-    from seq2seq.serve.app import Server
-    from seq2seq.serve.limits import Keys, Limits
-    from seq2seq.serve.metrics import Metrics
+    from seq2seq.serve.app import Server, serve
+    from seq2seq.serve.limits import Keys
     from seq2seq.serve.models import Models
-    from seq2seq.serve.server import serve
 
     keys = Keys.load(options.keys, options.rate)
-    limits = Limits(max_characters=options.max_characters)
-    metrics = Metrics()
-    models = Models(options.runs, pivot=options.pivot, on_batch=metrics.batches.observe)
-    server = Server(models, limits, keys, metrics)
+    server = Server(Models(options.runs, options.pivot), keys, options.max_characters)
     serve(server, options.host, options.port, list(map(str, options.proxy)))
 
 

@@ -51,9 +51,7 @@ def write_document(
         logger.info(SPANS, count, sum(translation.spans_repaired for translation in translations))
     return document.translated(
         [
-            block.unchanged(words)
-            if result.error or result.text == block.text
-            else (result.text, result.alignment)
+            (block.text if result.error else result.text, result.alignment)
             for block, result in zip(document.blocks, translations, strict=True)
         ],
         words,

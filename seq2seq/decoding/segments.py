@@ -92,7 +92,8 @@ class Encoder:
             try:
                 encoded.append(self._encode(request, text, pieces, options))
             except UserError as error:
-                encoded.append(EncodedRequest(request, text, error=str(error)))
+                nothing = text._replace(segments=())
+                encoded.append(EncodedRequest(request, nothing, error=str(error)))
         return encoded
 
     def _pieces(self, segments: Iterable[Segment]) -> list[list[str]]:

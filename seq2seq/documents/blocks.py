@@ -55,16 +55,19 @@ class Element:
 class Block:
     """Text that is translated as a whole."""
 
-    def __init__(self, tokens: Sequence[Token], escape: Callable[[str], str] = str) -> None:
-        """escape: encodes text for the document."""
-        self.escape = escape
+    def __init__(
+        self,
+        tokens: Sequence[Token],
+        escape: Callable[[str], str] = str,
+        lay_out: Callable[[str], str] = str,
+    ) -> None:
+        """escape: encodes text for the document. lay_out: breaks the translation into lines."""
+        self.escape, self.lay_out = escape, lay_out
         pairs = matching(tokens)
         first, last = _inner(tokens, pairs)
-        self._parse(tokens, first, last, pairs)
+        self.raw = "".join(token.raw for token in tokens)
         self.before = "".join(token.raw for token in tokens[:first])
         self.after = "".join(token.raw for token in tokens[last:])
-
-    def _parse(self, tokens: Sequence[Token], first: int, last: int, pairs: dict[int, int]) -> None:
         text, self.elements = "", list[Element]()
         open_elements: list[Element] = []
         while first < last:
@@ -73,12 +76,12 @@ class Block:
             if is_open and len(open_elements) == MAX_DEPTH:
                 stop, is_open = pairs[first] + 1, False
                 token = kept(tokens[first:stop])
+            start, end = len(text), len(text) + len(token.text)
             if token.kind == "close" and first in pairs:
                 element = open_elements.pop()
-                element.end, element.after = len(text), token.raw
+                element.end, element.after = start, token.raw
             elif token.kind != "text":
-                end = len(text) + len(token.text)
-                element = Element(token.raw, len(text), end, is_kept=token.kind == "keep")
+                element = Element(token.raw, start, end, is_kept=token.kind == "keep")
                 (open_elements[-1].children if open_elements else self.elements).append(element)
                 if is_open:
                     open_elements.append(element)
@@ -86,18 +89,20 @@ class Block:
             first = stop
         self.text = text
 
-    def unchanged(self, words: re.Pattern[str] = TOKENS) -> tuple[str, Links]:
-        """Return the text and its alignment with itself."""
-        return self.text, [(i, i) for i in range(len(words.findall(self.text)))]
-
     def place(self, translation: str, links: Links, words: re.Pattern[str] = TOKENS) -> str:
-        """Return the translation with the markup of the block. links: by `words`."""
-        text, bare = self.text, self.text.strip()
+        """Return the translation with the markup of the block. links: by `words`.
+
+        A translation that is the text itself leaves the block as it is.
+        """
+        text, bare, translation = self.text, self.text.strip(), translation.strip()
+        if translation == bare:
+            return self.raw
         start = text.find(bare)
-        content = self.escape(translation.strip())
+        content = self.escape(translation)
         if self.elements:
-            content = _Placement(self, translation.strip(), links, words).result
-        return f"{self.before}{text[:start]}{content}{text[start + len(bare) :]}{self.after}"
+            content = _Placement(self, translation, links, words).result
+        before, after = self.before + text[:start], text[start + len(bare) :] + self.after
+        return self.lay_out(f"{before}{content}{after}")
 
 
 def matching(tokens: Sequence[Token]) -> dict[int, int]:

@@ -7,6 +7,7 @@ import re
 import textwrap
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +95,7 @@ _BLANK_LINES = re.compile(r"(\r?\n(?:[ \t]*\r?\n)+)")
 def read_srt(text: str) -> Document:
     """Return the captions. A caption keeps its number of lines."""
     parts: Parts = []
-    sizes: list[int] = []  # number of lines of each block
+    line_break = "\r\n" if "\r\n" in text else "\n"
     done = 0
     for head in [*_HEAD.finditer(text), None]:
         start = head.start() if head else len(text)
@@ -107,24 +108,17 @@ def read_srt(text: str) -> Document:
             is_dialogue = any(line.lstrip().startswith("-") for line in lines)
             for part in lines if is_dialogue else [raw]:
                 bare = part.strip()
-                block = Block(_caption_tokens(bare))
+                wrap = partial(_wrapped, count=bare.count("\n") + 1, line_break=line_break)
+                block = Block(_caption_tokens(bare), lay_out=wrap)
                 if not any(map(str.isalpha, block.text)):
                     parts.append(part)
                     continue
                 before = part.find(bare)
                 parts += [part[:before], block, part[before + len(bare) :]]
-                sizes.append(bare.count("\n") + 1)
         if head:
             parts.append(head[0])
             done = head.end()
-    document = document_of(parts)
-    line_break = "\r\n" if "\r\n" in text else "\n"
-
-    def write(translations: list[str]) -> str:
-        pairs = zip(translations, sizes, strict=True)
-        return document.write([_wrapped(*pair).replace("\n", line_break) for pair in pairs])
-
-    return document._replace(write=write)
+    return document_of(parts)
 
 
 def _caption_tokens(text: str) -> list[Token]:
@@ -140,7 +134,7 @@ def _caption_tokens(text: str) -> list[Token]:
     return tokens
 
 
-def _wrapped(text: str, count: int) -> str:
+def _wrapped(text: str, count: int, line_break: str) -> str:
     """Wrap a caption to at most `count` lines of similar length."""
     text = re.sub(r"<[^<>]*>", lambda tag: tag[0].replace(" ", "\0"), text)  # tags stay whole
 
@@ -150,7 +144,7 @@ def _wrapped(text: str, count: int) -> str:
     widths = range(len(text) // count + 1, len(text) + 1)
     index = bisect_left(widths, -count, key=lambda width: -len(lines(width)))
     if count > 1 and index < len(widths):
-        text = "\n".join(lines(widths[index]))
+        text = line_break.join(lines(widths[index]))
     return text.replace("\0", " ")
 
 
@@ -191,7 +185,7 @@ def _markdown_tokens(children: Sequence[Any]) -> list[Token]:
                 links.pop()
         elif child.type in ("text", "text_special", "softbreak"):
             text = " " if kind == "softbreak" else child.content
-            tokens.append(Token("text", text, text))
+            tokens.append(Token("text", _escape_markdown(text), text))
         elif child.type == "link_open" and child.markup == "autolink":
             url = child.attrs.get("href", "").removeprefix("mailto:")
             tokens.append(Token("other", f"<{url}>"))

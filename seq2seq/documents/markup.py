@@ -1,7 +1,7 @@
 """HTML, XML and XLIFF. Everything but the translated text stays as it is, byte for byte.
 
-A regular expression and expat give the position of each tag. lxml and selectolax would write the
-whole document anew, with other quotes, entities and white space.
+Regular expressions find the tags. lxml and selectolax would write the whole document anew, with
+other quotes, entities and white space.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from html.entities import html5
+from itertools import accumulate
 from xml.parsers import expat
 
 from seq2seq.documents.blocks import Block, Token, kept, matching
@@ -181,51 +182,40 @@ def html_tokens(text: str) -> list[Token]:
         name, kind = (match["name"] or "").lower(), "close" if match["close"] else "open"
         if not name or match["empty"] or match["raw"] or VOID.fullmatch(name):
             kind = "text" if match["text"] else "other"
-        tokens.append(Token(kind, match[0], _unescape(match["text"] or ""), name))
+        content = re.sub("&#[0-9]{99,};?", "\ufffd", match["text"] or "")  # int() refuses it
+        tokens.append(Token(kind, match[0], html.unescape(content), name))
     return tokens
 
 
-def _unescape(text: str) -> str:
-    """Return a text without character references. A number out of range becomes U+FFFD."""
-    return html.unescape(re.sub("&#[0-9]{99,};?", "\ufffd", text))
+_XML = re.compile(
+    r"""
+    \A\ufeff
+    |(?P<text>\s*\n\s*|[^<&]*[^<&\s]|[^<&]+|&\#\w+;)|&(?P<entity>[^;]+;)
+    |<(?P<close>/?)(?P<name>[^\s/>!?]+)[^"'/>]*(?:(?:"[^"]*"|'[^']*')[^"'/>]*)*(?P<empty>/?)>
+    |<!--.*?-->|<\?.*?\?>|<!\[CDATA\[.*?]]>
+    |<!(?:[^>"'[]|"[^"]*"|'[^']*'|\[(?:[^]"'<]|"[^"]*"|'[^']*'|<!--.*?-->|<\?.*?\?>|<)*])*>
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""A token of well-formed XML; the last alternative is a DOCTYPE with its declarations. White space
+with a line break at the ends of an element is a token of its own, which stays as it is."""
 
 
 def xml_tokens(text: str) -> list[Token]:
     """Return the tokens of an XML document; raises UserError if it is not well-formed."""
-    parser = expat.ParserCreate("utf-8")
-    found: list[tuple[int, str, str, str]] = []
-
-    def add(kind: str, name: str = "", content: str = "") -> None:
-        found.append((parser.CurrentByteIndex, kind, name, content))
-
-    def add_text(content: str) -> None:
-        add("text", "", content)
-
-    def add_other(content: str) -> None:
-        known = html.unescape(content) if content.startswith("&") else content
-        add("other" if known == content else "text", "", "" if known == content else known)
-
-    def mark_cdata(is_inside: bool) -> None:
-        if is_inside:
-            add("other")  # the whole section: it is not translated
-        parser.CharacterDataHandler = (lambda _: None) if is_inside else add_text
-
-    parser.StartElementHandler = lambda name, _: add("open", name)
-    parser.EndElementHandler = lambda name: add("close", name)
-    parser.CharacterDataHandler = add_text
-    parser.StartCdataSectionHandler = lambda: mark_cdata(True)
-    parser.EndCdataSectionHandler = lambda: mark_cdata(False)
-    parser.DefaultHandler = add_other
-    encoded = text.encode()
     try:
-        parser.Parse(encoded, True)
+        expat.ParserCreate("utf-8").Parse(text, True)
     except expat.ExpatError as error:
         reason = expat.ErrorString(error.code)
         raise UserError(
             f"not well-formed XML: {reason} (line {error.lineno}, column {error.offset + 1})"
         ) from None
-    starts = [0, *(position for position, *_ in found[1:]), len(encoded)]
-    return [
-        Token(kind, encoded[start:end].decode(), content, name)
-        for (start, end), (_, kind, name, content) in zip(pairwise(starts), found, strict=True)
-    ]
+    tokens = []
+    for match in _XML.finditer(text):
+        content, entity, close, name, empty = match.groups("")
+        content = html.unescape(content.replace("\r\n", "\n")) or html5.get(entity, "")
+        kind = "close" if close else "open" if name else "text" if content else "other"
+        tokens.append(Token(kind, match[0], content, name))
+        if empty:
+            tokens.append(Token("close", "", name=name))
+    return tokens

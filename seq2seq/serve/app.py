@@ -1,14 +1,20 @@
-"""The HTTP interface: LibreTranslate's and DeepL's requests, documents, metrics and a page."""
+"""The server: LibreTranslate's and DeepL's requests, documents, metrics and a page."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
-from asyncio import to_thread
+import signal
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import PurePath
+from socket import socket
 from typing import Any
 
+import uvicorn
 import yaml
+from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -20,24 +26,28 @@ from starlette.routing import Route
 
 from seq2seq.decoding.lines import json_fields
 from seq2seq.documents.formats import SUFFIXES, decode_document, encode_document
-from seq2seq.serve.limits import BodyLimit, Keys, Limits
-from seq2seq.serve.metrics import Metrics
-from seq2seq.serve.models import Models
-from seq2seq.serve.requests import HANDLERS, Fields, endpoint, is_text, number, require_size
-from seq2seq.serve.translation import Translations
+from seq2seq.errors import UserError
+from seq2seq.serve import limits
+from seq2seq.serve.limits import BodyLimit, Keys, require_size
+from seq2seq.serve.models import Models, Pair
+from seq2seq.serve.requests import Fields, endpoint, error_response, number, translation_options
 
 MAX_FILES = 100
 """Number of translated files that wait for their download."""
+GRACE = 30
+"""Seconds for running requests after a signal to stop."""
+
+logger = logging.getLogger(__name__)
 
 
 class Server:
     """Answers requests with the translations of some models."""
 
-    def __init__(self, models: Models, limits: Limits, keys: Keys, metrics: Metrics) -> None:
-        self.models, self.limits, self.keys, self.metrics = models, limits, keys, metrics
-        self.translations = Translations(models, limits, metrics)
+    def __init__(self, models: Models, keys: Keys, max_characters: int) -> None:
+        """max_characters: length of a text or file."""
+        self.models, self.keys, self.max_characters = models, keys, max_characters
         self.files: dict[str, bytes] = {}
-        metrics.waiting.set_function(lambda: models.num_waiting)
+        limits.WAITING.set_function(lambda: models.num_waiting)
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
@@ -47,13 +57,12 @@ class Server:
             "/detect": self.detect,
             "/v2/translate": self.deepl,
         }
-        guards = self.keys, self.metrics, self.limits.max_seconds
         package = files("seq2seq.serve")
         page = package.joinpath("page.html").read_text("utf-8")
         spec = yaml.safe_load(package.joinpath("spec.yaml").read_text("utf-8"))
         routes = [
             *(
-                Route(path, endpoint(answer, *guards), methods=["POST"])
+                Route(path, endpoint(answer, self.keys), methods=["POST"])
                 for path, answer in posted.items()
             ),
             Route("/", lambda _: HTMLResponse(page)),
@@ -61,7 +70,7 @@ class Server:
             Route("/languages", lambda _: JSONResponse(self.models.languages())),
             Route("/frontend/settings", self.settings),
             Route("/health", lambda _: JSONResponse({"status": "ok"})),
-            Route("/metrics", lambda _: PlainTextResponse(self.metrics.text())),
+            Route("/metrics", lambda _: PlainTextResponse(generate_latest())),
             Route("/spec", lambda _: JSONResponse(spec)),
         ]
         every = ["*"]
@@ -71,9 +80,9 @@ class Server:
                 Middleware(
                     CORSMiddleware, allow_origins=every, allow_methods=every, allow_headers=every
                 ),
-                Middleware(BodyLimit, max_bytes=self.limits.max_bytes),
+                Middleware(BodyLimit),
             ],
-            exception_handlers=HANDLERS,
+            exception_handlers={HTTPException: error_response, Exception: error_response},
         )
 
     async def translate(self, request: Request, fields: Fields) -> Response:
@@ -83,19 +92,21 @@ class Server:
             raise HTTPException(400, f"{form} format is not supported")
         texts = self.checked(q, "q")
         pair, detected = self.languages_of(fields, texts)
-        limit = self.limits.max_alternatives
-        count = number(fields.get("alternatives") or 0, "alternatives", limit)
+        given = fields.get("alternatives") or 0
+        count = number(given, "alternatives", limits.MAX_ALTERNATIVES)
         answer: dict[str, Any] = {"detectedLanguage": detected} if detected else {}
         if fields.get("options") is not None:
             if count or form == "html":
                 raise HTTPException(400, "Invalid request: options exclude alternatives and html")
-            results = await self.translations.with_options(texts, pair, fields["options"])
+            options, prefix, beam = translation_options(fields["options"])
+            results = await self.models.translate(texts, pair, options, prefix, beam)
             translated = [[result.text] for result in results]
             answer["details"] = [json_fields(result, nbest=True) for result in results]
         elif form == "html":
-            translated = [[x] for x in await self.translations.documents(texts, "html", pair)]
+            documents = await self.models.translate_documents(texts, "html", pair)
+            translated = [[document] for document in documents]
         else:
-            translated = await self.translations.texts(texts, pair, count + 1)
+            translated = await self.models.translate_texts(texts, pair, count + 1)
         best, others = [x[0] for x in translated], [x[1:] for x in translated]
         answer["translatedText"] = best if isinstance(q, list) else best[0]
         if count:
@@ -111,14 +122,14 @@ class Server:
         if suffix not in (*SUFFIXES, ".txt"):
             raise HTTPException(400, f"Invalid request: file format {suffix} is not supported")
         form = SUFFIXES.get(suffix, "")
-        text, encoding = await to_thread(decode_document, await upload.read(), form)
-        require_size(len(text), "text", self.limits.max_characters)
+        text, encoding = await asyncio.to_thread(decode_document, await upload.read(), form)
+        require_size(len(text), "text", self.max_characters)
         pair, _ = self.languages_of(fields, [text])
         if form:
-            [translated] = await self.translations.documents([text], form, pair)
+            [translated] = await self.models.translate_documents([text], form, pair)
         else:
-            [[translated]] = await self.translations.texts([text], pair)
-        content = await to_thread(encode_document, translated, encoding, form)
+            [[translated]] = await self.models.translate_texts([text], pair)
+        content = await asyncio.to_thread(encode_document, translated, encoding, form)
         name = f"{secrets.token_urlsafe(16)}{suffix}"
         self.files[name] = content
         if len(self.files) > MAX_FILES:
@@ -130,7 +141,8 @@ class Server:
         name = request.path_params["name"]
         if name not in self.files:
             raise HTTPException(404, "File not found")
-        headers = {"Content-Disposition": f'attachment; filename="translation{name[22:]}"'}
+        file = f"translation{PurePath(name).suffix}"
+        headers = {"Content-Disposition": f'attachment; filename="{file}"'}
         return Response(self.files[name], media_type="application/octet-stream", headers=headers)
 
     async def detect(self, request: Request, fields: Fields) -> Response:
@@ -146,9 +158,9 @@ class Server:
         languages = {"source": fields.get("source_lang") or "auto", "target": target}
         pair, _ = self.languages_of(languages, texts)
         if fields.get("tag_handling") in ("html", "xml"):  # the texts may be parts of documents
-            translated = await self.translations.documents(texts, "html", pair)
+            translated = await self.models.translate_documents(texts, "html", pair)
         else:
-            translated = [x[0] for x in await self.translations.texts(texts, pair)]
+            translated = [x[0] for x in await self.models.translate_texts(texts, pair)]
         source = pair[0].upper()
         answers = [
             {"detected_source_language": source, "text": text, "billed_characters": len(given)}
@@ -165,7 +177,7 @@ class Server:
             {
                 "apiKeys": bool(self.keys.keys),
                 "keyRequired": bool(self.keys.keys),
-                "charLimit": self.limits.max_characters,
+                "charLimit": self.max_characters,
                 "frontendTimeout": 300,
                 "language": {
                     "source": {key: first[key] for key in ("code", "name")},
@@ -179,21 +191,19 @@ class Server:
     def checked(self, value: Any, name: str) -> list[str]:
         """Return a text, or a list of texts, within the limits; else raises an error 400."""
         texts = value if isinstance(value, list) else [value]
-        if not all(map(is_text, texts)) or not any(texts):
+        if not all(isinstance(text, str) for text in texts) or not any(texts):
             raise HTTPException(400, f"Invalid request: missing {name} parameter")
-        require_size(len(texts), "batch", self.limits.max_elements)
-        require_size(max(map(len, texts)), "text", self.limits.max_characters)
+        require_size(len(texts), "batch", limits.MAX_TEXTS)
+        require_size(max(map(len, texts)), "text", self.max_characters)
         return texts
 
-    def languages_of(
-        self, fields: Fields, texts: list[str]
-    ) -> tuple[tuple[str, str], dict[str, Any] | None]:
+    def languages_of(self, fields: Fields, texts: list[str]) -> tuple[Pair, dict[str, Any] | None]:
         """Return source and target language, and the detected source if it was not given."""
         given = []
         for name in ("source", "target"):
-            if not is_text(fields.get(name)) or not fields[name]:
+            if not isinstance(value := fields.get(name), str) or not value:
                 raise HTTPException(400, f"Invalid request: missing {name} parameter")
-            given.append(str(fields[name]).lower())
+            given.append(value.lower())
         (source, target), detected = given, None
         if source == "auto":
             [detected] = self.models.detect(" ".join(texts), target)
@@ -202,3 +212,41 @@ class Server:
             if code not in known:
                 raise HTTPException(400, f"{code} is not supported")
         return (source, target), detected
+
+
+def serve(server: Server, host: str, port: int, proxies: list[str]) -> None:
+    """Answer requests until SIGTERM or SIGINT; then finish running requests and return.
+
+    proxies: addresses and networks of proxies whose `X-Forwarded` headers are trusted.
+    """
+    with suppress(ImportError, ValueError):  # Windows has no such limit
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # A file for each connection. An unlimited macOS refuses more than OPEN_MAX.
+        connections = 10_240 if most == resource.RLIM_INFINITY else most
+        resource.setrlimit(resource.RLIMIT_NOFILE, (connections, most))
+    config = uvicorn.Config(
+        server.app(),
+        host=host,
+        port=port,
+        log_level="critical",
+        access_log=False,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=GRACE,
+        server_header=False,
+        forwarded_allow_ips=proxies,  # other clients could choose their address
+    )
+    for sent in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sent, lambda *_: None)  # uvicorn raises the signal again at its end
+    pairs = ", ".join(f"{source} to {target}" for source, target in server.models.collectors)
+
+    class Announced(uvicorn.Server):
+        async def startup(self, sockets: list[socket] | None = None) -> None:
+            await super().startup(sockets)
+            logger.info("serving %s on http://%s:%d", pairs, host, port)
+
+    try:
+        asyncio.run(Announced(config).serve())
+    except SystemExit:
+        raise UserError(f"cannot listen on {host}, port {port}: name another with --port") from None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from seq2seq.config import DecodingConfig
 from seq2seq.decoding.translation import Options, Request, Translation
 from seq2seq.decoding.translator import Translator
+from seq2seq.serve import limits
 
 BATCH_LINES = 160
 """Maximum number of lines of a batch. A batch has lines of small or of large requests."""
@@ -49,11 +50,8 @@ Batch = list[tuple[Job, int]]
 class Collector:
     """Translates lines of all requests to a model in common batches, in turn."""
 
-    def __init__(
-        self, translator: Translator, on_batch: Callable[[int], None] = lambda size: None
-    ) -> None:
-        """on_batch: called with the size of each batch."""
-        self.translator, self.on_batch = translator, on_batch
+    def __init__(self, translator: Translator) -> None:
+        self.translator = translator
         self.num_waiting = 0
         """Number of lines of all requests that are not yet answered."""
         self._jobs: deque[Job] = deque()
@@ -82,7 +80,9 @@ class Collector:
             if job in self._jobs:
                 self._jobs.remove(job)
             self.num_waiting -= len(lines)
-        return [job.results[i] for i in range(len(lines))]
+        results = [job.results[i] for i in range(len(lines))]
+        limits.TOKENS.inc(sum(len(best.pieces) for result in results for best in result.nbest[:1]))
+        return results
 
     def _start(self) -> None:
         """Translate the next batch, unless there are enough batches."""
@@ -100,10 +100,9 @@ class Collector:
             await asyncio.sleep(WAIT)
         if not (batch := self._next_batch()):
             return
-        self.on_batch(len(batch))
+        limits.BATCHES.observe(len(batch))
         is_large = batch[0][0].is_large
-        if is_large:
-            self._translates_large = True
+        self._translates_large |= is_large
         loop = asyncio.get_running_loop()
         try:
             results = await loop.run_in_executor(self._threads, self._process, batch)

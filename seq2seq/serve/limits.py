@@ -1,4 +1,4 @@
-"""Limits of a server: sizes, waiting lines, time, keys and rates."""
+"""Limits and metrics of a server, and its keys."""
 
 from __future__ import annotations
 
@@ -6,33 +6,47 @@ import hmac
 import time
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 
+from prometheus_client import Counter, Gauge, Histogram
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from seq2seq.data.lines import read_file
 from seq2seq.errors import UserError
 
+MAX_BYTES = 10_000_000
+"""Size of a request's body."""
+MAX_TEXTS = 1_000
+"""Number of texts in a request."""
+MAX_ALTERNATIVES = 9
+MAX_TERMS = 1_000
+"""Number of terms in the glossary of a request."""
+MAX_WAITING = 10_000
+"""Number of lines that wait for their translation. Further requests are refused."""
+MAX_SECONDS = 120.0
+"""Time to receive and to answer a request."""
+MAX_ADDRESSES = 10_000
+"""Number of keys and addresses whose requests are counted."""
 MINUTE = 60.0
 
+REQUESTS = Counter("seq2seq_requests", "Requests", ["path", "status"])
+LATENCY = Histogram("seq2seq_latency_seconds", "Time to an answer")
+LINES = Counter("seq2seq_lines", "Lines to translate")
+CHARACTERS = Counter("seq2seq_characters", "Characters to translate")
+TOKENS = Counter("seq2seq_tokens", "Tokens of the translations")
+WAITING = Gauge("seq2seq_waiting_lines", "Lines that wait")
+BATCHES = Histogram(
+    "seq2seq_batch_lines", "Lines of a batch", buckets=[1, 2, 5, 10, 20, 40, 80, 160]
+)
 
-@dataclass(frozen=True)
-class Limits:
-    """What a request may ask for."""
 
-    max_bytes: int = 10_000_000
-    """Size of a request's body."""
-    max_elements: int = 1_000
-    """Number of texts in a request."""
-    max_characters: int = 100_000
-    """Length of a text."""
-    max_alternatives: int = 9
-    max_waiting: int = 10_000
-    """Number of lines that wait for their translation. Further requests are refused."""
-    max_seconds: float = 120.0
-    """Time to receive and to answer a request."""
+def require_size(size: int, name: str, limit: int) -> None:
+    """Raise an error 400 for a part of a request that is larger than its limit."""
+    if size > limit:
+        raise HTTPException(
+            400, f"Invalid request: request ({size}) exceeds {name} limit ({limit})"
+        )
 
 
 class Keys:
@@ -67,7 +81,7 @@ class Keys:
             if self.rate and len(last) == self.rate and last[0] > now - MINUTE:
                 raise HTTPException(429, f"Slowdown: {self.rate} per 1 minute")
         times.append(now)
-        if len(self._times) > 10_000:  # addresses
+        if len(self._times) > MAX_ADDRESSES:
             del self._times[next(iter(self._times))]
         if self.keys and not known:
             raise HTTPException(403, "Invalid API key")
@@ -76,8 +90,8 @@ class Keys:
 class BodyLimit:
     """Refuses bodies that are too long, before they are read."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self.app, self.max_bytes = app, max_bytes
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and count the bytes of its body."""
@@ -87,11 +101,11 @@ class BodyLimit:
             nonlocal read
             message = await receive()
             read += len(message.get("body", b""))
-            if read > self.max_bytes:
-                raise HTTPException(413, f"Request body exceeds {self.max_bytes} bytes")
+            if read > MAX_BYTES:
+                raise HTTPException(413, f"Request body exceeds {MAX_BYTES} bytes")
             return message
 
         length = dict(scope.get("headers", ())).get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self.max_bytes:
-            read = self.max_bytes + 1
+        if length.isdigit() and int(length) > MAX_BYTES:
+            read = MAX_BYTES + 1
         await self.app(scope, counted, send)

@@ -1,38 +1,41 @@
-"""The models of a server, and which of them translate from one language to another."""
+"""The models of a server: which of them translate a language pair, and translation with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from asyncio import to_thread
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from starlette.exceptions import HTTPException
+
+from seq2seq.decoding.documents import document_requests, write_document
 from seq2seq.decoding.translation import Options, Request, Translation
-from seq2seq.decoding.translator import Translator, changed_decoding
+from seq2seq.decoding.translator import Translator
+from seq2seq.documents.formats import read_document
 from seq2seq.errors import UserError
-from seq2seq.formats.ctranslate2 import language_name
-from seq2seq.preparation.cleaning import language_identifier
+from seq2seq.serve import limits
 from seq2seq.serve.collector import Collector
+from seq2seq.text.language import language_identifier, language_name
 
 DETECTED = 1_000
 """Number of characters from which a language is detected."""
+Pair = tuple[str, str]
+"""Source and target language."""
 
 
 class Models:
     """Translators of one or more language pairs, loaded and ready."""
 
-    def __init__(
-        self,
-        runs: Sequence[Path],
-        *,
-        pivot: str | None = None,
-        on_batch: Callable[[int], None] = lambda size: None,
-    ) -> None:
+    def __init__(self, runs: Sequence[Path], pivot: str | None = None) -> None:
         """pivot: language through which to translate pairs without a model of their own.
 
         Raises UserError for two models of the same pair, and a pivot that no model has.
         """
         self.pivot = pivot = pivot.lower() if pivot else None
-        self.collectors: dict[tuple[str, str], Collector] = {}
+        self.collectors: dict[Pair, Collector] = {}
         for run in runs:
             translator = Translator.load(run)
             data = translator.engines.configs[0].pairs
@@ -40,7 +43,7 @@ class Models:
             if pair in self.collectors:
                 raise UserError(f"{run} translates {' to '.join(pair)}, as another model does")
             translator.translate(["."])  # loads the model: nothing is read later
-            self.collectors[pair] = Collector(translator, on_batch)
+            self.collectors[pair] = Collector(translator)
         language_identifier()  # also loaded now, not by the first request
         if pivot and not any(pivot in pair for pair in self.collectors):
             raise UserError(f"--pivot {pivot}: no model translates from or to this language")
@@ -81,26 +84,77 @@ class Models:
         return [{"confidence": round(100 * float(scores.get(code, 0.0)), 1), "language": code}]
 
     async def translate(
-        self,
-        texts: Sequence[str],
-        source: str,
-        target: str,
-        options: Options,
-        *,
-        prefix: str = "",
-        decoding: dict[str, Any] | None = None,
+        self, texts: Sequence[str], pair: Pair, options: Options, prefix: str = "", beam: int = 0
     ) -> list[Translation]:
-        """Translate texts. options, prefix, decoding: of the last model, after a pivot language."""
-        *before, last = self.route(source, target)
+        """Translate lines. Equal lines are translated once.
+
+        options, prefix, beam: of the last model, after a pivot language. A beam of 0 is the model's
+        own; each is wide enough for the N best translations.
+        """
+        self._accept(texts)
+        lines = translated = list(dict.fromkeys(texts))
+        *before, last = self.route(*pair)
         for collector in before:
-            lines = [Request(text, number) for number, text in enumerate(texts)]
+            requests = [Request(text, number) for number, text in enumerate(translated)]
             plain = Options(scores=False, paragraphs=True)
-            texts = [result.text for result in await collector.translate(lines, plain)]
-        changed = changed_decoding(last.translator.decoding, decoding or {})
-        lines = [Request(text, number, prefix) for number, text in enumerate(texts)]
-        return await last.translate(lines, options, changed)
+            translated = [x.text for x in await collector.translate(requests, plain)]
+        decoding = last.translator.decoding
+        beam = max(options.nbest, beam or decoding.beam)
+        decoding = decoding if beam == decoding.beam else replace(decoding, beam=beam)
+        requests = [Request(text, number, prefix) for number, text in enumerate(translated)]
+        results = await last.translate(requests, options, decoding)
+        if error := next((result.error for result in results if result.error), None):
+            raise HTTPException(400, f"Cannot translate text: {error}")
+        found = dict(zip(lines, results, strict=True))
+        return [found[text] for text in texts]
+
+    async def translate_texts(
+        self, texts: Sequence[str], pair: Pair, nbest: int = 1
+    ) -> list[list[str]]:
+        """Return the N best translations of each text, which may have several lines."""
+        parts = [text.split("\n") for text in texts]
+        options = Options(nbest=nbest, scores=False, paragraphs=True)
+        lines = [line for part in parts for line in part]
+        results = iter(await self.translate(lines, pair, options))
+        translated = []
+        for part in parts:
+            found = [next(results).nbest for _ in part]
+            ranks = range(max(map(len, found)))
+            joined = ["\n".join(x[min(k, len(x) - 1)].text for x in found) for k in ranks]
+            translated.append(list(dict.fromkeys(joined)))
+        return translated
+
+    async def translate_documents(
+        self, texts: Sequence[str], form: str, pair: Pair
+    ) -> Sequence[str]:
+        """Return translated documents. Their blocks share the batches of other requests.
+
+        Threads parse and write the documents, so that other requests are answered meanwhile.
+        """
+        for collector in self.route(*pair):
+            spans = collector.translator.pipeline.spelling.pattern
+            documents = await to_thread(list, (read_document(text, form) for text in texts))
+            prepared = await to_thread(list, (document_requests(x, spans) for x in documents))
+            options = next((x for _, x in prepared if x.alignment), prepared[0][1])
+            requests = [request for lines, _ in prepared for request in lines]
+            self._accept([request.text for request in requests])
+            results = iter(await collector.translate(requests, options))
+            written = (
+                write_document(document, options.words, list(islice(results, len(document.blocks))))
+                for document in documents
+            )
+            texts = await to_thread(list, written)
+        return texts
 
     @property
     def num_waiting(self) -> int:
         """Number of lines that are not yet translated."""
         return sum(collector.num_waiting for collector in self.collectors.values())
+
+    def _accept(self, lines: Sequence[str]) -> None:
+        """Count lines; raises an error if they are too many, alone or with the waiting ones."""
+        limits.require_size(len(lines), "line", limits.MAX_WAITING)
+        if self.num_waiting + len(lines) > limits.MAX_WAITING:
+            raise HTTPException(429, "Slowdown: too many requests are waiting")
+        limits.LINES.inc(len(lines))
+        limits.CHARACTERS.inc(sum(map(len, lines)))

@@ -1,4 +1,4 @@
-"""Fields of requests, and answers to errors."""
+"""Requests: their fields and options, the time to answer them, and answers to errors."""
 
 from __future__ import annotations
 
@@ -15,50 +15,42 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from seq2seq.decoding.terms import Glossary, Term
+from seq2seq.decoding.translation import Options
 from seq2seq.errors import UnfinishedError, UserError
+from seq2seq.serve import limits
 from seq2seq.serve.limits import Keys
-from seq2seq.serve.metrics import Metrics
 
+OPTIONS = "alignment", "beam", "glossary", "nbest", "paragraphs", "prefix", "tokens"
+"""Options of `/translate` that only this server has."""
 Fields = Mapping[str, Any]
 Answer = Callable[[Request, Fields], Awaitable[Response]]
 
 logger = logging.getLogger(__name__)
 
 
-def endpoint(
-    answer: Answer, keys: Keys, metrics: Metrics, max_seconds: float
-) -> Callable[[Request], Awaitable[Response]]:
+def endpoint(answer: Answer, keys: Keys) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint that reads and checks requests, limits their time and counts them."""
 
     async def counted(request: Request) -> Response:
-        start, status = time.monotonic(), 500
+        start = time.monotonic()
         try:
             response = await within_time(request)
-            status = response.status_code
-            return response
-        except HTTPException as error:
-            status = error.status_code
-            raise
-        except UnfinishedError as error:
-            status = 503
-            logger.error("%s", error)
-            raise HTTPException(503, "The model has changed: restart the server") from None
-        except UserError as error:  # an invalid document or option
-            status = 400
-            raise HTTPException(400, f"Invalid request: {error}") from None
-        finally:
-            metrics.requests.labels(request.url.path, str(status)).inc()
-            metrics.latency.observe(time.monotonic() - start)
+        except Exception as error:
+            response = error_response(request, error)
+        limits.REQUESTS.labels(request.url.path, str(response.status_code)).inc()
+        limits.LATENCY.observe(time.monotonic() - start)
+        return response
 
     async def within_time(request: Request) -> Response:
-        end = time.monotonic() + max_seconds
+        end = time.monotonic() + limits.MAX_SECONDS
         address = request.client.host if request.client else ""
         header = request.headers.get("authorization", "")
         key = request.query_params.get("api_key") or header.partition("DeepL-Auth-Key ")[2]
         if key or not keys.keys:  # before the body is read
             keys.check(key, address)
         try:
-            fields = await asyncio.wait_for(read_fields(request), max_seconds)
+            fields = await asyncio.wait_for(read_fields(request), limits.MAX_SECONDS)
         except asyncio.TimeoutError:
             raise HTTPException(408, "The request was too slow") from None
         if keys.keys and not key:
@@ -91,9 +83,7 @@ async def read_fields(request: Request) -> Fields:
         elif await request.body():
             given = await request.json()
         for source in sources:
-            values: dict[str, list[Any]] = {}
-            for name, value in source.multi_items():
-                values.setdefault(name, []).append(value)
+            values = {name: source.getlist(name) for name in source}
             fields |= {name: x if len(x) > 1 else x[0] for name, x in values.items()}
         fields = fields | given  # TypeError unless it is an object
         json.dumps(fields, ensure_ascii=False, default=str).encode()  # fails for lone surrogates
@@ -104,9 +94,35 @@ async def read_fields(request: Request) -> Fields:
     return fields
 
 
-def is_text(value: Any) -> bool:
-    """Return whether a value is a string."""
-    return isinstance(value, str)
+def translation_options(given: Any) -> tuple[Options, str, int]:
+    """Return the options of this server, prefix and beam width; raises an error 400 otherwise.
+
+    A beam width of 0 is the model's own.
+    """
+    if not isinstance(given, dict) or given.keys() - set(OPTIONS):
+        names = ", ".join(OPTIONS)
+        raise HTTPException(400, f"Invalid request: options must be an object of {names}")
+    terms, prefix = given.get("glossary") or [], given.get("prefix") or ""
+    are_pairs = isinstance(terms, list) and all(
+        isinstance(term, list)
+        and len(term) == 2
+        and all(isinstance(text, str) and text.strip() for text in term)
+        for term in terms
+    )
+    if not are_pairs or not isinstance(prefix, str) or len(terms) > limits.MAX_TERMS:
+        raise HTTPException(
+            400,
+            f"Invalid request: glossary needs at most {limits.MAX_TERMS} [source, target] pairs, "
+            "and prefix a string",
+        )
+    options = Options(
+        nbest=max(1, number(given.get("nbest", 1), "nbest", limits.MAX_ALTERNATIVES + 1)),
+        tokens=bool(given.get("tokens")),
+        alignment=bool(given.get("alignment")),
+        paragraphs=bool(given.get("paragraphs")),
+        glossary=Glossary([Term(b, a) for a, b in terms]) if terms else None,
+    )
+    return options, prefix, number(given.get("beam", 0), "beam", 100)
 
 
 def number(value: Any, name: str, limit: int) -> int:
@@ -116,33 +132,22 @@ def number(value: Any, name: str, limit: int) -> int:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise HTTPException(400, f"Invalid request: {name} must be a whole number") from None
-    require_size(int(value), name, limit)
+    limits.require_size(int(value), name, limit)
     return int(value)
 
 
-def require_size(size: int, name: str, limit: int) -> None:
-    """Raise an error 400 for a part of a request that is larger than its limit."""
-    if size > limit:
-        raise HTTPException(
-            400, f"Invalid request: request ({size}) exceeds {name} limit ({limit})"
-        )
-
-
-def on_http_error(request: Request, error: Exception) -> Response:
-    """Answer with `{"error": ...}`, as LibreTranslate does; DeepL's clients read `message`."""
-    assert isinstance(error, HTTPException)
-    name = "message" if request.url.path.startswith("/v2/") else "error"
-    return JSONResponse({name: error.detail}, error.status_code)
-
-
-def on_error(request: Request, error: Exception) -> Response:
-    """Answer to a failure of the server, and log its place.
-
-    The message of the error is not logged: it may quote a text.
-    """
-    name, place = type(error).__name__, "".join(traceback.format_tb(error.__traceback__))
-    logger.error("%s %s: %s\n%s", request.method, request.url.path, name, place.rstrip())
-    return JSONResponse({"error": f"Cannot translate text: {name}"}, 500)
-
-
-HANDLERS = {HTTPException: on_http_error, Exception: on_error}
+def error_response(request: Request, error: Exception) -> Response:
+    """Return `{"error": ...}`, as LibreTranslate does; DeepL's clients read `message`."""
+    if isinstance(error, HTTPException):
+        status, message = error.status_code, error.detail
+    elif isinstance(error, UnfinishedError):
+        logger.error("%s", error)
+        status, message = 503, "The model has changed: restart the server"
+    elif isinstance(error, UserError):  # an invalid document or option
+        status, message = 400, f"Invalid request: {error}"
+    else:  # the message of the error is neither sent nor logged: it may quote a text
+        name, place = type(error).__name__, "".join(traceback.format_tb(error.__traceback__))
+        logger.error("%s %s: %s\n%s", request.method, request.url.path, name, place.rstrip())
+        status, message = 500, f"Cannot translate text: {name}"
+    key = "message" if request.url.path.startswith("/v2/") else "error"
+    return JSONResponse({key: message}, status)
