@@ -37,7 +37,7 @@ TOKENIZER = """
 import sys
 from pathlib import Path
 from seq2seq.config import TokenizerConfig
-from seq2seq.preparation.train_vocabulary import train_vocabulary
+from seq2seq.data.vocabulary import train_vocabulary
 folder = Path(sys.argv[1])
 lines = (line.strip() for language in ("en", "de")
          for line in (folder / f"sample.{language}").open(encoding="utf-8"))

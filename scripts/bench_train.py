@@ -29,10 +29,10 @@ import numpy as np
 import torch
 
 from seq2seq.config import ModelConfig, TokenizerConfig
+from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.machine.devices import describe_device
 from seq2seq.machine.precision import DTYPES, Precision, matmul_flops, resolve_precision
 from seq2seq.model.transformer import Transformer
-from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
 FAIRSEQ = "fairseq"

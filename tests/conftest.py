@@ -22,7 +22,7 @@ from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig
 from seq2seq.data.packing import Packed, context_window_batch
 from seq2seq.data.packing import pack as pack_rows
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import Alphabet
+from seq2seq.data.vocabulary import Alphabet, train_vocabulary
 from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.segments import EncodedRequest
 from seq2seq.decoding.torch_engine import TorchEngine
@@ -31,7 +31,6 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluators import validator
 from seq2seq.formats.model_directory import load_config
 from seq2seq.model.transformer import LanguageModel, Network, Transformer
-from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.training.run import train
 
 ModelT = TypeVar("ModelT", bound=Network)

@@ -21,12 +21,11 @@ from seq2seq.cli import main
 from seq2seq.config import TokenizerConfig
 from seq2seq.data.augmentation import BPEDropout, generators
 from seq2seq.data.store import Ids
-from seq2seq.data.vocabulary import SentencePieces
+from seq2seq.data.vocabulary import SentencePieces, train_vocabulary
 from seq2seq.errors import UserError
 from seq2seq.files import sha256_of
 from seq2seq.formats.model_directory import load_config
 from seq2seq.preparation.prepare import prepare
-from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 TEXTS = ["the quick brown fox jumps", "over the lazy dog", "Füchse springen über Hunde"] * 20
 BPE = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=330), ["<news>"])

@@ -266,6 +266,7 @@ def test_a_text_from_a_dataset(tmp_path: Path, recipe: Path) -> None:
         (None, ["data.clean.foo=1"], "unknown key 'data.clean'"),
         (None, ["decoding.beam=2"], "decoding.beam=2 has no effect for task=language_model: leave"),
         (None, ["data.text={path: x, dataset: x}"], "give either path"),
+        (None, ["data.text={dataset: x, source: y}"], "give either path"),
         (None, ["data.text=nowhere"], "file not found: nowhere"),
         (None, ["data.dev_share=0.5", "data.test_share=0.5"], "must sum to less than 1"),
         (None, ["training.best_by=bleu"], "training.best_by=bleu is not available"),

@@ -1,4 +1,4 @@
-"""Preparing a corpus in shards, and after interruptions."""
+"""Preparing a corpus in chunks, and after interruptions."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from forked import exit_code, fork, in_child
 from seq2seq.config import Config, CorpusConfig, PairsConfig
 from seq2seq.data import vocabulary
 from seq2seq.data.store import PreparedData
+from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.files import draft_of
 from seq2seq.formats.model_directory import load_config
-from seq2seq.preparation import corpora, shards
+from seq2seq.preparation import chunks, corpora
 from seq2seq.preparation import prepare as prepare_module
+from seq2seq.preparation.chunks import Selection
 from seq2seq.preparation.corpora import HubDataset, open_corpus
 from seq2seq.preparation.folder import WORK
 from seq2seq.preparation.prepare import encode_pairs, prepare
-from seq2seq.preparation.shards import Selection
-from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 SMALL = 25
-"""Pairs in a shard."""
+"""Pairs in a chunk."""
 
 
 @pytest.fixture(autouse=True)
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpora, "BATCH_PAIRS", SMALL)
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """Two hundred pairs, with repetitions and blanks, across shards."""
+    """Two hundred pairs, with repetitions and blanks, across chunks."""
     pairs = [(f"the house number {i % 170}", f"das Haus Nummer {i % 170}") for i in range(200)]
     pairs[30] = pairs[130] = ("", "leer")
     for column, language in enumerate(("en", "de")):
@@ -123,8 +123,8 @@ def test_a_second_preparation_of_the_same_data_waits_for_the_first(
 @pytest.mark.parametrize(
     ("function", "call", "finished"),
     [
-        ("shards.write_shard", 4, []),
-        ("selection.Selection.drop_duplicates", 1, ["corpora"]),
+        ("chunks.write_chunk", 4, []),
+        ("chunks.Selection.drop_duplicates", 1, ["corpora"]),
         ("prepare.train_vocabulary", 1, ["corpora"]),
         ("prepare.encode_pairs", 5, ["corpora", "tokenizer"]),
     ],
@@ -196,7 +196,7 @@ def test_errors_of_the_development_set_are_found_first(
     (corpus / "dev.en").write_text("the house\nanother\n")
     (corpus / "dev.de").write_text("das Haus\n")
     written: list[Path] = []
-    monkeypatch.setattr(shards, "write_shard", lambda file, *_: written.append(file))
+    monkeypatch.setattr(chunks, "write_chunk", lambda file, *_, **__: written.append(file))
     config_for(corpus, "")
     options = [f"data.store={corpus}/store", "data.dev_size=0", f"data.dev={corpus}/dev"]
     with pytest.raises(UserError, match=r"dev\.en has 2 lines but"):
@@ -208,7 +208,7 @@ def test_errors_of_the_development_set_are_found_first(
 def test_a_corpus_with_many_pairs_of_equal_sides_is_a_warning(
     corpus: Path, caplog: pytest.LogCaptureFixture, equal: int, warned: bool
 ) -> None:
-    """Over a fifth of 200 pairs, in several shards. Blank pairs do not count."""
+    """Over a fifth of 200 pairs, in several chunks. Blank pairs do not count."""
     source, target = ((corpus / f"train.{side}").read_text().split("\n") for side in ("en", "de"))
     target[31 : 31 + equal] = source[31 : 31 + equal]
     source[30] = target[30] = ""
@@ -237,7 +237,7 @@ def test_only_an_excluded_corpus_may_be_a_file_named_twice(
     assert sum(x.levelno == logging.WARNING for x in caplog.records) == warnings
 
 
-def test_a_shard_of_which_nothing_is_kept_is_no_error(corpus: Path) -> None:
+def test_a_chunk_of_which_nothing_is_kept_is_no_error(corpus: Path) -> None:
     for language in ("en", "de"):
         path = corpus / f"train.{language}"
         path.write_text("\n" * SMALL + path.read_text())
@@ -384,7 +384,7 @@ def test_long_texts_make_small_batches(corpus: Path, monkeypatch: pytest.MonkeyP
     assert len(small) > 5 and list(chain(*small)) == whole
 
 
-def test_corpora_with_tags_over_several_shards(corpus: Path) -> None:
+def test_corpora_with_tags_over_several_chunks(corpus: Path) -> None:
     for column, language in enumerate(("en", "de")):
         lines = (f"{('news', 'Nachricht')[column]} {i}\n" for i in range(60))
         (corpus / f"news.{language}").write_text("".join(lines))

@@ -20,6 +20,7 @@ from seq2seq.cli import main
 from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.store import PreparedData
 from seq2seq.data.tokenizer import Tokenizer, pipeline_of
+from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.decoding.engine import Hypothesis
 from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.segments import Decoder, Encoder
@@ -33,7 +34,6 @@ from seq2seq.evaluation.systems import load_systems
 from seq2seq.formats.model_directory import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.prepare import prepare
-from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.processes import Processes
 from seq2seq.text.augment import copy
 from seq2seq.text.case import (

@@ -11,38 +11,40 @@ from pyarrow import feather
 
 from seq2seq.config import PairsConfig
 from seq2seq.errors import UserError
+from seq2seq.preparation.chunks import Chunk, Selection
 from seq2seq.preparation.cleaning import CODES, KEPT
-from seq2seq.preparation.shards import Selection, Shard
+from seq2seq.preparation.corpora import Corpus
 
 Row = tuple[int, int, int]
 """Code of the rule, hash of the pair, hash of the source."""
 
 
-def write_shards(
+def write_chunks(
     folder: Path, sizes: list[int], distinct: int, corpora: tuple[int, ...] = (0, 0, 0)
 ) -> tuple[Selection, list[Row]]:
-    """Write shards of pairs with random rules and hashes, of which `distinct` differ.
+    """Write chunks of pairs with random rules and hashes, of which `distinct` differ.
 
-    corpora: the corpus of each shard.
+    corpora: number of the corpus of each chunk.
     """
     random = np.random.default_rng(0)
     hashes = random.integers(0, 2**64, distinct, dtype=np.uint64)
-    shards, rows = [], []
+    opened = [Corpus("train", None, str(number), [], lambda: iter(())) for number in range(2)]
+    chunks, rows = [], []
     for i, size in enumerate(sizes):
         rules = random.choice([KEPT, KEPT, KEPT, CODES["blank"]], size).astype(np.uint8)
         pairs, sources = random.choice(hashes, size), random.choice(hashes, size)
         texts = [str(value) for value in pairs.tolist()]
-        shards.append(Shard(folder / f"0-{i}.feather", corpora[i]))
+        chunks.append(Chunk(folder / f"0-{i}.feather", opened[corpora[i]]))
         columns = {"source": texts, "target": texts, "rule": rules}
         columns |= {"pair_hash": pairs, "source_hash": sources}
-        feather.write_feather(pyarrow.table(columns), shards[-1].file)
+        feather.write_feather(pyarrow.table(columns), chunks[-1].file)
         rows += list(zip(rules.tolist(), pairs.tolist(), sources.tolist(), strict=True))
-    return Selection(shards), rows
+    return Selection(chunks), rows
 
 
 def test_the_smallest_hashes_of_the_first_corpus_are_held_out(tmp_path: Path) -> None:
     """With their first targets; other corpora lose the pairs with these sources."""
-    selected, rows = write_shards(tmp_path, [30, 10, 60], distinct=50, corpora=(0, 0, 1))
+    selected, rows = write_chunks(tmp_path, [30, 10, 60], distinct=50, corpora=(0, 0, 1))
     sources = sorted({source for rule, _, source in rows[:40] if rule == KEPT})
     held_out = selected.hold_out(PairsConfig(dev_size=6, test_size=3))
     for split, chosen in (("dev", sources[:6]), ("test", sources[6:9])):
@@ -50,24 +52,24 @@ def test_the_smallest_hashes_of_the_first_corpus_are_held_out(tmp_path: Path) ->
         assert held_out[split].tolist() == sorted(first[source] for source in chosen)
         texts = [pair[0] for pair in selected.pairs(held_out[split])]
         assert texts == [str(rows[i][1]) for i in held_out[split]]
-    for (rule, _, source), code in zip(rows, selected.verdicts, strict=True):
+    for (rule, _, source), code in zip(rows, selected.codes, strict=True):
         assert code == (CODES["held_out"] if rule == KEPT and source in sources[:9] else rule)
     with pytest.raises(UserError, match=r"only \d+ different sources: .* such as \d+$"):
         selected.hold_out(PairsConfig(test_size=99))
 
 
 def test_the_first_of_equal_pairs_is_kept(tmp_path: Path) -> None:
-    selected, rows = write_shards(tmp_path, [300, 200, 100], distinct=150)
+    selected, rows = write_chunks(tmp_path, [300, 200, 100], distinct=150)
     selected.drop_duplicates()
     seen: set[int] = set()
-    for (rule, pair, _), code in zip(rows, selected.verdicts, strict=True):
+    for (rule, pair, _), code in zip(rows, selected.codes, strict=True):
         assert code == (CODES["duplicates"] if rule == KEPT and pair in seen else rule)
         if rule == KEPT:
             seen.add(pair)
 
 
 def test_a_sample_has_about_its_size_and_only_kept_pairs(tmp_path: Path) -> None:
-    selected, rows = write_shards(tmp_path, [3000, 2000], distinct=100_000)
+    selected, rows = write_chunks(tmp_path, [3000, 2000], distinct=100_000)
     kept = [str(pair) for rule, pair, _ in rows if rule == KEPT]
     sample = [source for source, _ in selected.sample(1000)]
     assert set(sample) <= set(kept)

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from seq2seq.config import TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import SentencePieces, Vocabulary
+from seq2seq.data.vocabulary import SentencePieces, Vocabulary, train_vocabulary
 from seq2seq.errors import UserError
-from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 TEXTS = ["the quick brown fox jumps", "over the lazy dog", "Füchse springen über Hunde"] * 20
 BPE = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=330), ["<news>", "<2de>"])

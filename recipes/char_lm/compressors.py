@@ -13,7 +13,7 @@ import lzma
 from pathlib import Path
 
 from seq2seq.data.lines import open_bytes
-from seq2seq.preparation.text import split_sizes
+from seq2seq.preparation.text import split_ends
 
 COMPRESSORS = {
     "xz -9e": lambda data: lzma.compress(data, preset=9 | lzma.PRESET_EXTREME),
@@ -30,8 +30,8 @@ def main() -> None:
     options = parser.parse_args()
     with open_bytes(options.file) as stream:
         text = stream.read()
-    sizes = split_sizes(len(text), options.dev_share, options.test_share)
-    train, test = text[: sizes["train"]], text[sizes["train"] + sizes["dev"] :]
+    train_end, dev_end = split_ends(len(text), options.dev_share, options.test_share)
+    train, test = text[:train_end], text[dev_end:]
     print(f"train: {len(train):,} bytes, test: {len(test):,} bytes")
     for name, compress in COMPRESSORS.items():
         size = len(compress(train + test)) - len(compress(train))

@@ -23,12 +23,12 @@ from gpu_check.training import BASE, TINY, synchronize
 
 from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.decoding.engine import Hypothesis, Source
 from seq2seq.decoding.torch_engine import EnsembleDecoder, TorchEngine
 from seq2seq.formats.weights import save_model, snapshot
 from seq2seq.machine.precision import Precision
 from seq2seq.model.transformer import Transformer, for_inference
-from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 T = TypeVar("T")
 

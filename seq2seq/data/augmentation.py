@@ -20,6 +20,11 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Vocabulary
 from seq2seq.text.augment import CHANGES, Pair, join
 
+CACHED_WORDS = 100_000
+"""Maximum number of words whose segmentations are cached."""
+MAX_JOINED_LEN = 32
+"""Maximum number of tokens of sentences that are joined."""
+
 
 def generators(positions: NDArray[np.int64], *, seed: int, epoch: int) -> list[Generator]:
     """Return a random generator for each example, seeded by its position in the epoch."""
@@ -44,10 +49,6 @@ def uniform(
     return rows[positions - first, :count]
 
 
-CACHED = 100_000
-"""Size of the cache of segmented words."""
-
-
 class BPEDropout:
     """Drops merges of a SentencePiece BPE model (Provilkov et al. 2020, algorithm 1).
 
@@ -65,7 +66,7 @@ class BPEDropout:
         # Symbols, bytes and pieces with characters outside the vocabulary are never split.
         self._texts = [text if {text, *text} <= self._ids.keys() else None for text in texts]
         self._neighbours = {pair for text in self._ids for pair in pairwise(text)}
-        self._merge = lru_cache(CACHED)(self._compute_merges)
+        self._merge = lru_cache(CACHED_WORDS)(self._compute_merges)
 
     def __call__(self, row: Ids, random: np.random.Generator) -> Ids:
         """Segment the text of token ids again; deterministic for a given generator state."""
@@ -150,10 +151,6 @@ def _drops(random: np.random.Generator, probability: float) -> Iterator[int]:
             yield number
 
 
-SHORT = 32
-"""Maximum number of tokens of sentences that are joined."""
-
-
 class Augmentation:
     """Changes a share of training pairs."""
 
@@ -207,7 +204,7 @@ class Augmentation:
     ) -> Pair:
         """Return the changed text of a pair. applied: whether to apply each change, and to join."""
         tag, pair = self._text(source, target)
-        if applied[-1] and max(len(source), len(target)) <= SHORT:
+        if applied[-1] and max(len(source), len(target)) <= MAX_JOINED_LEN:
             pair = join([pair, *self._short_pairs(random)])
         for change, is_applied in zip(CHANGES.values(), applied[:-1], strict=True):
             if is_applied:
@@ -225,4 +222,4 @@ class Augmentation:
         """Return one or two random pairs without tags, or fewer if they are long."""
         indices = random.integers(len(self.store), size=random.integers(1, 3))
         rows = zip(*self.store.pairs(indices), strict=True)
-        return [self._text(*row)[1] for row in rows if max(map(len, row)) <= SHORT]
+        return [self._text(*row)[1] for row in rows if max(map(len, row)) <= MAX_JOINED_LEN]

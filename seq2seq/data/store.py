@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from seq2seq.data.lines import read_object_file
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
-from seq2seq.files import atomic_file, sha256_of
+from seq2seq.files import sha256_of
 
 Ids = NDArray[np.int32]
 
@@ -32,7 +32,7 @@ def write_store(
     if with_text:
         fields += [(f"{side}_text", pyarrow.string()) for side in SIDES]
     schema = pyarrow.schema(fields)
-    with atomic_file(file) as sink, pyarrow.ipc.new_stream(sink, schema) as writer:
+    with file.open("wb") as sink, pyarrow.ipc.new_stream(sink, schema) as writer:
         for columns in batches:
             named = dict(zip(schema.names, columns, strict=True))
             writer.write_batch(pyarrow.RecordBatch.from_pydict(named, schema))
@@ -69,9 +69,9 @@ class Store:
     def pairs(self, indices: NDArray[np.int64]) -> tuple[list[Ids], list[Ids]]:
         """Return the source and target ids of sentences, without special symbols."""
         batches = np.searchsorted(self._starts, indices, side="right") - 1
-        rows = (indices - self._starts[batches]).tolist()
-        places = list(zip(batches.tolist(), rows, strict=True))
-        source, target = ([_row(side[i], row) for i, row in places] for side in self._sides)
+        positions = (indices - self._starts[batches]).tolist()
+        places = list(zip(batches.tolist(), positions, strict=True))
+        source, target = ([_ids(side[i], place) for i, place in places] for side in self._sides)
         return source, target
 
     def texts(
@@ -86,9 +86,9 @@ class Store:
         return [text.removeprefix(f"{tag} ") for text in source] if tag else source, target
 
 
-def _row(arrays: tuple[NDArray[np.int32], Ids], row: int) -> Ids:
+def _ids(arrays: tuple[NDArray[np.int32], Ids], position: int) -> Ids:
     offsets, values = arrays
-    return values[offsets[row] : offsets[row + 1]]
+    return values[offsets[position] : offsets[position + 1]]
 
 
 @dataclass(frozen=True)

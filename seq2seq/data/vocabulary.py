@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -15,12 +17,22 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
+from seq2seq.config import TokenizerConfig
 from seq2seq.data.lines import read_object_file
 from seq2seq.errors import UserError
 from seq2seq.machine.threads import usable_cores
 
+MARIAN_FILES = ("source.spm", "target.spm")
+"""Names of the SentencePiece models of a Marian model."""
+IDS_FILES = ("vocab.json", "target_vocab.json")
+"""Names of the files with the ids of a Marian model's pieces; the second one is optional."""
+BOS, EOS, PAD, UNK = "<s>", "</s>", "<pad>", "<unk>"
 THREADED_TEXTS = 1_000
 """Minimum number of texts for encoding in several threads: a corpus, not a batch."""
+MAX_TRAINING_BYTES = 16_384
+"""Maximum bytes of a training sentence. Longer sentences are skipped."""
+
+logger = logging.getLogger(__name__)
 
 
 class Vocabulary(ABC):
@@ -69,7 +81,7 @@ class SentencePieces(Vocabulary):
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         num_pieces = self._processor.get_piece_size()
-        names = {self.pad_id: "<pad>", self.bos_id: "<s>", self.eos_id: "</s>"}
+        names = {self.pad_id: PAD, self.bos_id: BOS, self.eos_id: EOS}
         return [self._processor.id_to_piece(i) if i < num_pieces else names[i] for i in ids]
 
     def knows(self, symbol: str) -> bool:
@@ -97,13 +109,13 @@ class SentencePieces(Vocabulary):
         threads = usable_cores() if len(texts) >= THREADED_TEXTS else 1
         return self._processor.encode(list(texts), out_type=kind, num_threads=threads)
 
-    def piece_ids(self, rows: Sequence[Sequence[str]]) -> list[list[int]]:
-        """Return the ids of rows of pieces; unknown pieces get `unk_id`."""
-        return [self._processor.piece_to_id(list(row)) for row in rows]
+    def piece_ids(self, texts: Sequence[Sequence[str]]) -> list[list[int]]:
+        """Return the ids of the pieces of each text; unknown pieces get `unk_id`."""
+        return [self._processor.piece_to_id(list(pieces)) for pieces in texts]
 
-    def decode_pieces(self, rows: Sequence[Sequence[str]]) -> list[str]:
-        """Return the text of each row of pieces as one line."""
-        return self.decode(self.piece_ids(rows))
+    def decode_pieces(self, texts: Sequence[Sequence[str]]) -> list[str]:
+        """Return each text, given by its pieces, as one line."""
+        return self.decode(self.piece_ids(texts))
 
     def has_merges(self) -> bool:
         """Return whether this is a BPE model: its scores are ranks, not log-probabilities."""
@@ -135,6 +147,51 @@ class SentencePieces(Vocabulary):
         special = {self.pad_id, self.bos_id, self.eos_id}
         plain = [[i for i in row if i < num_pieces and i not in special] for row in ids]
         return [text.replace("\n", " ") for text in self._processor.decode(plain)]
+
+
+def train_vocabulary(
+    texts: Iterable[str], config: TokenizerConfig, tags: Sequence[str], *, all_spaces: bool = False
+) -> SentencePieces:
+    """Train a SentencePiece model with `tags` as user-defined symbols.
+
+    all_spaces: preserve all spaces and add none before a text (language models).
+    """
+    logger.info("training the tokenizer: %s, %d pieces", config.kind, config.vocab_size)
+    model = io.BytesIO()
+    # SentencePiece, which also keeps a list, would turn an error of an iterator into another.
+    sentences = [text for text in texts if len(text.encode()) <= MAX_TRAINING_BYTES]
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            model_type=config.kind,
+            vocab_size=config.vocab_size,
+            hard_vocab_limit=False,
+            character_coverage=0.9999 if config.kind == "bpe" else 1.0,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=not all_spaces,
+            add_dummy_prefix=not all_spaces,
+            allow_whitespace_only_pieces=all_spaces,
+            user_defined_symbols=list(tags),
+            max_sentence_length=MAX_TRAINING_BYTES,
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise UserError(
+            f"tokenizer.vocab_size={config.vocab_size} does not fit the training text (lines of "
+            f"over {MAX_TRAINING_BYTES:,} bytes are skipped): try a larger one (it includes 260 "
+            "special symbols and bytes). SentencePiece reports: "
+            f"{' '.join(str(error).rpartition('] ')[2].split())}"
+        ) from None
+    vocabulary = SentencePieces(model.getvalue(), "the trained tokenizer")
+    if vocabulary.size < config.vocab_size:
+        logger.info("  the text yields only %d pieces", vocabulary.size)
+    return vocabulary
 
 
 class Alphabet(Vocabulary):
@@ -188,11 +245,6 @@ class Labels(Vocabulary):
         return [[self._ids[text]] for text in texts]
 
 
-MARIAN_FILES = ("source.spm", "target.spm")
-IDS_FILES = ("vocab.json", "target_vocab.json")
-BOS, EOS, PAD, UNK = "<s>", "</s>", "<pad>", "<unk>"
-
-
 class MarianPieces(SentencePieces):
     """A SentencePiece model whose pieces have the ids of a vocab.json.
 
@@ -221,16 +273,16 @@ class MarianPieces(SentencePieces):
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self.piece_ids(self.encode_pieces(texts))
 
-    def piece_ids(self, rows: Sequence[Sequence[str]]) -> list[list[int]]:
-        return [[self.ids.get(piece, self.unk_id) for piece in row] for row in rows]
+    def piece_ids(self, texts: Sequence[Sequence[str]]) -> list[list[int]]:
+        return [[self.ids.get(piece, self.unk_id) for piece in pieces] for pieces in texts]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         return self.decode_pieces([self.pieces(row) for row in ids])
 
-    def decode_pieces(self, rows: Sequence[Sequence[str]]) -> list[str]:
-        plain = [[piece for piece in row if piece not in (BOS, EOS, PAD)] for row in rows]
-        texts = self._processor.decode(plain) if plain else []
-        return [text.replace("\u2581", " ").replace("\n", " ").strip() for text in texts]
+    def decode_pieces(self, texts: Sequence[Sequence[str]]) -> list[str]:
+        plain = [[piece for piece in pieces if piece not in (BOS, EOS, PAD)] for pieces in texts]
+        decoded = self._processor.decode(plain) if plain else []
+        return [text.replace("\u2581", " ").replace("\n", " ").strip() for text in decoded]
 
 
 def marian_vocabularies(folder: Path) -> list[MarianPieces]:

@@ -317,7 +317,7 @@ class Decoder:
         self, prepared: Prepared, parts: Sequence[Written], *, scores: bool
     ) -> Candidate:
         """Return what the model has written for the segments of a text as one candidate."""
-        whole = parts[0] if len(parts) == 1 else self._joined(parts)
+        whole = parts[0] if len(parts) == 1 else self._joined(prepared, parts)
         return Candidate(
             prepared.after([x.text for x in parts]),
             whole.pieces,
@@ -328,11 +328,12 @@ class Decoder:
             whole.num_repaired,
         )
 
-    def _joined(self, parts: Sequence[Written]) -> Written:
+    def _joined(self, prepared: Prepared, parts: Sequence[Written]) -> Written:
         """Join what the model has written for several segments."""
-        spelling, separators = self.pipeline.spelling, [x.segment.text.separator for x in parts]
+        separators = [x.segment.text.separator for x in parts]
         sources = [x.segment.text.plain for x in parts]
-        targets = [x.segment.text.restore(spelling.checked(x.segment.text, x.text)) for x in parts]
+        checked = prepared.checked([x.text for x in parts])
+        targets = [x.segment.text.restore(text) for x, text in zip(parts, checked, strict=True)]
         alignments, words = [x.alignment for x in parts], self.options.words
         first, *others = parts
         return first._replace(

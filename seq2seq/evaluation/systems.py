@@ -22,13 +22,11 @@ from seq2seq.evaluation.metrics import (
     tokenizer_of,
 )
 from seq2seq.formats.model_directory import describe_model, find_model
-from seq2seq.preparation.corpora import TextPair, open_corpus
+from seq2seq.preparation.corpora import TextPair, open_corpus, tagged
 from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.prepare import encode_pairs, prepare
-from seq2seq.preparation.shards import tagged
 from seq2seq.preparation.text import encode_text
 from seq2seq.processes import Processes
-from seq2seq.text.protect import compile_patterns
 from seq2seq.training.records import current_path, last_start
 
 logger = logging.getLogger(__name__)
@@ -44,7 +42,7 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
     trained_with = last_start(run).get("data", {})  # {} of a model directory
     config = with_paths(config, partial(current_path, run=run))
     folder = find_prepared(Path(config.data.store), trained_with.get("fingerprint", ""))
-    data = PreparedData.load(folder, split) if folder else prepare(config, split)
+    data = PreparedData.load(folder, split) if folder else prepare(config)
     recorded = replace(data, manifest=trained_with)
     splits = trained_with.get("splits", {})
     same_split = split not in splits or data.checksum(split) == recorded.checksum(split)
@@ -70,8 +68,7 @@ def encode_files(config: Config, tokenizer: Tokenizer, data: str, folder: Path) 
     known = tokenizer.target.names if isinstance(tokenizer.target, Labels) else None
     if known and (unknown := {label for _, label in pairs}.difference(known)):
         raise UserError(f"--data: {data} has the label {min(unknown)!r}, unknown to the model")
-    pattern = compile_patterns(config.pairs.protect, "data.protect")
-    encode_pairs(folder / "test.arrow", pairs, tokenizer, pattern, with_text=True)
+    encode_pairs(folder / "test.arrow", pairs, tokenizer, config.pairs)
     facts = {"files": ["test.arrow"], "pairs": len(pairs)}
     return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import xxhash
 
-from seq2seq.config import CleaningConfig
+from seq2seq.config import PairsConfig
 from seq2seq.errors import UserError
 from seq2seq.text.language import is_foreign, language_identifier
 
@@ -57,20 +57,20 @@ def require_languages(*languages: str) -> None:
             )
 
 
-def text_rule(config: CleaningConfig, languages: tuple[str, str], source: str, target: str) -> int:
+def text_rule(data: PairsConfig, source: str, target: str) -> int:
     """Return the code of the first rule that drops the pair because of its text, or KEPT.
 
     Other rules also depend on other pairs or on the tokenizer.
     """
-    sides = source, target
-    if config.blank and not (source.strip() and target.strip()):
+    rules, sides = data.clean, (source, target)
+    if rules.blank and not (source.strip() and target.strip()):
         return CODES["blank"]
-    if config.control and any(CONTROL.search(side) for side in sides):
+    if rules.control and any(CONTROL.search(side) for side in sides):
         return CODES["control"]
-    if config.max_ratio is not None:
+    if rules.max_ratio is not None:
         shorter, longer = sorted((len(source), len(target)))
-        if longer > RATIO_EXEMPT_CHARACTERS and longer > config.max_ratio * shorter:
+        if longer > RATIO_EXEMPT_CHARACTERS and longer > rules.max_ratio * shorter:
             return CODES["max_ratio"]
-    if config.languages and any(map(is_foreign, sides, languages)):
+    if rules.languages and any(map(is_foreign, sides, (data.source, data.target))):
         return CODES["languages"]
     return KEPT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ BATCH_CHARACTERS = 1 << 24
 """Characters after which a batch ends: long texts must fit into memory, too."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Corpus:
     """Sentence pairs, or texts with labels, in a fixed order."""
 
@@ -31,7 +32,7 @@ class Corpus:
     files: list[Path]
     """Files of the corpus. Empty for a dataset from the hub."""
     read: Callable[[], Iterator[TextPair]]
-    """Yields the pairs. Raises UserError for an invalid pair."""
+    """Yields the pairs, without tags. Raises UserError for an invalid pair."""
 
     def batches(self) -> Iterator[list[TextPair]]:
         """Yield batches of BATCH_PAIRS pairs or about BATCH_CHARACTERS characters."""
@@ -47,6 +48,22 @@ class Corpus:
             yield batch
 
 
+def tagged(tag: str | None, source: str) -> str:
+    """Put a corpus's tag before a source sentence."""
+    return f"{tag} {source}" if tag and source.strip() else source
+
+
+def open_corpora(data: PairsConfig) -> list[Corpus]:
+    """Open all corpora of a recipe, training corpora first."""
+    corpora = {"train": data.train, "dev": [data.dev], "test": [data.test], "exclude": data.exclude}
+    return [
+        open_corpus(data, corpus, f"data.{split}")
+        for split, listed in corpora.items()
+        for corpus in listed
+        if corpus
+    ]
+
+
 def open_corpus(data: PairsConfig, corpus: CorpusConfig, key: str) -> Corpus:
     """Open a corpus of the section `data`. key: key of the corpus in the recipe, for errors."""
     labelled = isinstance(data, LabelledConfig)
@@ -55,25 +72,23 @@ def open_corpus(data: PairsConfig, corpus: CorpusConfig, key: str) -> Corpus:
         forms = "path or dataset" if labelled else "path, source and target, or dataset"
         raise UserError(f"{key}: give exactly one of {forms}")
     split = key.rpartition(".")[2]
-
-    def from_files(read: Callable[..., Iterator[TextPair]], *files: Path) -> Corpus:
-        name = " + ".join(map(str, files))
-        return Corpus(split, corpus.tag, name, list(files), lambda: read(*files))
-
-    languages = data.source, data.target
     if corpus.dataset:
-        columns = (data.source or "text", data.target or "label") if labelled else languages
+        columns = data.source or "text", data.target or "label"  # a translation has both languages
         dataset = HubDataset(corpus.dataset, corpus.subset, corpus.split or split, columns)
         return Corpus(split, corpus.tag, str(dataset), dataset.files, dataset.pairs)
+    read: Callable[..., Iterator[TextPair]] = _aligned
     if labelled:
-        return from_files(_labelled_texts, _existing(corpus.path, key))
-    if corpus.path and corpus.path.removesuffix(".gz").endswith(".tsv"):
-        return from_files(_tab_separated, _existing(corpus.path, key))
-    if corpus.path:
-        return from_files(_aligned, *(_by_prefix(corpus.path, name, key) for name in languages))
-    if not (corpus.source and corpus.target):
+        read, files = _labelled_texts, [_existing(corpus.path, key)]
+    elif corpus.path and corpus.path.removesuffix(".gz").endswith(".tsv"):
+        read, files = _tab_separated, [_existing(corpus.path, key)]
+    elif corpus.path:
+        files = [_by_prefix(corpus.path, name, key) for name in (data.source, data.target)]
+    elif corpus.source and corpus.target:
+        files = [_existing(name, key) for name in (corpus.source, corpus.target)]
+    else:
         raise UserError(f"{key}: give both source and target")
-    return from_files(_aligned, _existing(corpus.source, key), _existing(corpus.target, key))
+    name = " + ".join(map(str, files))
+    return Corpus(split, corpus.tag, name, files, partial(read, *files))
 
 
 def _by_prefix(prefix: str, language: str, key: str) -> Path:
@@ -158,11 +173,10 @@ class HubDataset:
         """Yield the columns of each row. A missing value becomes an empty text."""
         try:
             rows = self.open()
-            # Labels are numbers (-1: no label): convert them to names.
             features = (rows.features or {}).items()
             classes = {key: kind for key, kind in features if hasattr(kind, "int2str")}
             for row in rows:
-                for key, kind in classes.items():
+                for key, kind in classes.items():  # names instead of numbers; -1: no label
                     number = row[key]
                     row[key] = None if number is None or number < 0 else kind.int2str(number)
                 row = row.get("translation", row)

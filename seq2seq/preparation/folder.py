@@ -8,7 +8,6 @@ import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from filelock import FileLock
@@ -32,7 +31,6 @@ STORE_FORMAT = 9
 WORK = "work"
 """Subfolder for finished stages of an unfinished preparation."""
 
-
 logger = logging.getLogger(__name__)
 
 
@@ -41,25 +39,30 @@ def load_or_prepare(
     files: Sequence[Path],
     pretrained: Tokenizer | None,
     write: Callable[[Path], PreparedData],
-    split: str | None = None,
 ) -> PreparedData:
     """Load the data prepared from the same options and files, or prepare them with `write`.
 
     write: fills a folder. The manifest of its result has the splits, and checksums of datasets
-    without local files. split: see `PreparedData.load`.
+    without local files.
     """
-    fingerprint = partial(_fingerprint, config, files, pretrained)
-    store, current = Path(config.data.store), fingerprint()
-    if prepared := find_prepared(store, current):
-        return PreparedData.load(prepared, split)
-    folder = store / f"{config.name}-{current}"
+    fingerprint, store = _fingerprint(config, files, pretrained), Path(config.data.store)
+    if prepared := find_prepared(store, fingerprint):
+        return PreparedData.load(prepared)
+
+    def fill(draft: Path) -> None:
+        data = write(draft)
+        if _fingerprint(config, files, pretrained) != fingerprint:
+            raise UserError("the corpora changed during preparation; run the command again")
+        _write_manifest(data, fingerprint, files)
+
+    folder = store / f"{config.name}-{fingerprint}"
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     if not try_lock(lock):
         logger.info("waiting for another process that is preparing %s", folder)
         lock.acquire()
     try:
         if not (folder / "manifest.json").exists():  # not finished by another process
-            _prepare(folder, files, write, fingerprint)
+            _prepare(folder, fill)
     finally:
         lock.release()
     return PreparedData.load(folder)
@@ -71,23 +74,14 @@ def find_prepared(store: Path, fingerprint: str) -> Path | None:
     return manifests[0].parent if manifests else None
 
 
-def _prepare(
-    folder: Path,
-    files: Sequence[Path],
-    write: Callable[[Path], PreparedData],
-    fingerprint: Callable[[], str],
-) -> None:
-    # Written to a draft folder and renamed at the end. The next command resumes a draft.
+def _prepare(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a draft and rename it to `folder`. The next command resumes an unfinished draft."""
     draft = draft_of(folder)
     resumed = (draft / WORK).exists()
     logger.info("%s %s", "resuming the preparation of" if resumed else "preparing", folder)
     draft.mkdir(exist_ok=True)
     try:
-        before = fingerprint()
-        data = write(draft)
-        if fingerprint() != before:
-            raise UserError("the corpora changed during preparation; run the command again")
-        _write_manifest(data, before, files)
+        fill(draft)
     except OSError as error:
         raise UnfinishedError(
             f"{folder} could not be prepared: {error} (the disk has {free_space(folder)} "

@@ -1,15 +1,14 @@
 """Prepare the corpora of a recipe: tokenizer and memory-mapped token ids.
 
-Stages: read the corpora once into shards of text, select pairs, train the tokenizer on a sample,
-encode all pairs. After an interruption, finished shards and a finished tokenizer are used again.
+Stages: read the corpora once into chunks of text, select pairs, train the tokenizer on a sample,
+encode all pairs. After an interruption, finished chunks and a finished tokenizer are used again.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from textwrap import shorten
@@ -17,18 +16,23 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.config import Config, LabelledConfig, TextConfig
+from seq2seq.config import Config, LabelledConfig, PairsConfig, TextConfig
 from seq2seq.data.store import PreparedData, write_store
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import Labels, SentencePieces
+from seq2seq.data.vocabulary import Labels, SentencePieces, train_vocabulary
 from seq2seq.errors import UserError
 from seq2seq.files import write_text
+from seq2seq.preparation.chunks import (
+    Chunk,
+    Selection,
+    read_chunks,
+    sha256_of_pairs,
+    write_chunks,
+)
 from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_languages, require_pairs
-from seq2seq.preparation.corpora import Corpus, TextPair, open_corpus
+from seq2seq.preparation.corpora import Corpus, TextPair, open_corpora
 from seq2seq.preparation.folder import WORK, finish_stage, load_or_prepare
-from seq2seq.preparation.shards import Selection, Shard, read_shards, sha256_of_pairs, write_shards
 from seq2seq.preparation.text import prepare_text
-from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.terminal import ProgressBar
 from seq2seq.text.protect import SYMBOLS, compile_patterns, protect_pair
 
@@ -41,33 +45,25 @@ MAX_LABELS = 1000
 logger = logging.getLogger(__name__)
 
 
-def prepare(config: Config, split: str | None = None) -> PreparedData:
-    """Return the prepared data of a recipe. Data already prepared from the same inputs are reused.
-
-    split: see `PreparedData.load`.
-    """
+def prepare(config: Config) -> PreparedData:
+    """Return the prepared data of a recipe, reused if already prepared from the same inputs."""
     if isinstance(config.data, TextConfig):
-        return prepare_text(config, split)
+        return prepare_text(config)
     data = config.pairs
     if data.clean.languages:
         require_languages(data.source, data.target)
-    named = [("train", corpus) for corpus in data.train]
-    named += [(name, corpus) for name, corpus in (("dev", data.dev), ("test", data.test)) if corpus]
-    named += [("exclude", corpus) for corpus in data.exclude]
-    corpora = [open_corpus(data, corpus, f"data.{name}") for name, corpus in named]
-    tags = sorted({corpus.tag for corpus in corpora if corpus.tag})
-    pretrained = _pretrained(config, tags)
-    pattern = compile_patterns(data.protect, "data.protect")
-
-    def write(folder: Path) -> PreparedData:
-        return _Preparation(config, corpora, tags, pretrained, pattern, folder).run()
-
+    corpora, pretrained = open_corpora(data), _pretrained(config)
     files = [path for corpus in corpora for path in corpus.files]
-    return load_or_prepare(config, files, pretrained, write, split)
+    write = partial(_prepare_pairs, config, corpora, pretrained)
+    return load_or_prepare(config, files, pretrained, write)
 
 
-def _pretrained(config: Config, tags: Sequence[str]) -> Tokenizer | None:
-    """Load the recipe's pre-trained tokenizer, if any. tags: symbols that it must contain."""
+def _tags(config: Config) -> list[str]:
+    return sorted({corpus.tag for corpus in config.data.corpora if corpus.tag})
+
+
+def _pretrained(config: Config) -> Tokenizer | None:
+    """Load the recipe's pre-trained tokenizer, if any."""
     models = [Path(path) for path in config.tokenizer.models]
     if not models:
         return None
@@ -77,7 +73,7 @@ def _pretrained(config: Config, tags: Sequence[str]) -> Tokenizer | None:
     for model, vocabulary in zip(models, tokenizer.translation_vocabularies, strict=False):
         if config.tokenizer.bpe_dropout and not vocabulary.has_merges():
             raise UserError(f"{model} is not a BPE model: set tokenizer.bpe_dropout=0")
-    for tag in tags:
+    for tag in _tags(config):
         if not tokenizer.source.knows(tag):
             raise UserError(
                 f"data.train: tag={tag!r} is not a symbol of {models[0]}: train that model with "
@@ -91,130 +87,157 @@ def _pretrained(config: Config, tags: Sequence[str]) -> Tokenizer | None:
     return tokenizer
 
 
-@dataclass(frozen=True)
-class _Preparation:
-    """Preparation of one folder."""
-
-    config: Config
-    corpora: Sequence[Corpus]
-    """Training corpora first."""
-    tags: Sequence[str]
-    pretrained: Tokenizer | None
-    pattern: re.Pattern[str] | None
-    """Pattern of the spans that the model sees as symbols."""
-    folder: Path
-
-    def run(self) -> PreparedData:
-        """Run all stages. Skips stages that an interrupted preparation has finished."""
-        data, work = self.config.pairs, self.folder / WORK
-        finish_stage(work / "corpora", lambda folder: write_shards(folder, self.corpora, data))
-        shards: dict[str, list[Shard]] = {name: [] for name in (*SPLITS, "exclude")}
-        all_shards = read_shards(work / "corpora", self.corpora)
-        for shard in all_shards:
-            shards[self.corpora[shard.corpus].split].append(shard)
-        excluded = shards["exclude"]
-        labels = find_labels(shards) if isinstance(data, LabelledConfig) else None
-        selection = Selection(shards["train"])
-        if data.clean.duplicates:
-            selection.drop_duplicates()
-        if data.clean.overlap:
-            excluded = excluded + shards["dev"] + shards["test"]
-        if excluded:
-            selection.drop_overlap(excluded)
-        held_out = selection.hold_out(data)
-        require_pairs(len(selection.kept), selection.dropped())
-        finish_stage(
-            work / "tokenizer", lambda folder: self._make_tokenizer(selection, labels).save(folder)
-        )
-        tokenizer = Tokenizer.load(work / "tokenizer")
-        splits = {}
-        for split in ("dev", "test"):
-            if split in held_out:
-                pairs = list(selection.pairs(held_out[split]))
-            else:
-                pairs = [pair for shard in shards[split] for pair in shard.pairs()]
-            if not pairs:
-                continue
+def _prepare_pairs(
+    config: Config, corpora: Sequence[Corpus], pretrained: Tokenizer | None, folder: Path
+) -> PreparedData:
+    """Fill a folder. Skips stages that an interrupted preparation has finished."""
+    data, work = config.pairs, folder / WORK
+    finish_stage(work / "corpora", lambda draft: write_chunks(draft, corpora, data))
+    all_chunks = read_chunks(work / "corpora", corpora)
+    chunks = {
+        split: [chunk for chunk in all_chunks if chunk.corpus.split == split]
+        for split in (*SPLITS, "exclude")
+    }
+    labels = find_labels(chunks) if isinstance(data, LabelledConfig) else None
+    selection = Selection(chunks["train"])
+    if data.clean.duplicates:
+        selection.drop_duplicates()
+    others = chunks["exclude"]
+    if data.clean.overlap:
+        others = others + chunks["dev"] + chunks["test"]
+    if others:
+        selection.drop_overlap(others)
+    held_out = selection.hold_out(data)
+    require_pairs(len(selection.kept), selection.dropped())
+    finish_stage(
+        work / "tokenizer",
+        lambda draft: _make_tokenizer(config, pretrained, labels, selection).save(draft),
+    )
+    tokenizer = Tokenizer.load(work / "tokenizer")
+    splits = {}
+    for split in ("dev", "test"):
+        pairs = [pair for chunk in chunks[split] for pair in chunk.pairs()]
+        if split in held_out:
+            pairs = list(selection.pairs(held_out[split]))
+        if pairs:
             file = f"{split}.arrow"
-            encode_pairs(self.folder / file, pairs, tokenizer, self.pattern, with_text=True)
-            self._write_text(split, pairs)
+            encode_pairs(folder / file, pairs, tokenizer, data)
+            _write_text(folder, split, pairs, data)
             splits[split] = {"files": [file], "pairs": len(pairs)}
-        splits["train"] = self._encode(selection, tokenizer)
-        checksums = {
-            corpus.name: sha256_of_pairs(x for x in all_shards if x.corpus == number)
-            for number, corpus in enumerate(self.corpora)
-            if not corpus.files
-        }
-        logger.info(drop_table(splits))
-        return PreparedData(self.folder, tokenizer, {"splits": splits, "datasets": checksums})
-
-    def _make_tokenizer(self, selection: Selection, labels: Labels | None) -> Tokenizer:
-        pretrained, options = self.pretrained, self.config.tokenizer
-
-        def trained(*sides: int) -> SentencePieces:
-            pairs = (protect_pair(*pair, self.pattern) for pair in selection.sample(options.sample))
-            symbols = [*(self.tags if 0 in sides else []), *(SYMBOLS if self.pattern else [])]
-            return train_vocabulary(
-                (pair[side] for pair in pairs for side in sides), options, symbols
-            )
-
-        if labels:
-            return Tokenizer(pretrained.source if pretrained else trained(0), labels)
-        if pretrained:
-            return pretrained
-        if not options.shared:
-            return Tokenizer(trained(0), trained(1))
-        vocabulary = trained(0, 1)
-        return Tokenizer(vocabulary, vocabulary)
-
-    def _encode(self, selection: Selection, tokenizer: Tokenizer) -> dict[str, Any]:
-        """Encode the kept training pairs. Returns the manifest entry of the split `train`."""
-        max_len, files = self.config.pairs.clean.max_len, list[Path]()
-        pairs_per_corpus = dict.fromkeys((shard.corpus for shard in selection.shards), 0)
-        with ProgressBar(len(selection.verdicts)) as progress_bar:
-            for shard, verdicts in selection.by_shard():
-                indices = np.flatnonzero(verdicts == KEPT)
-                pairs = list(shard.pairs(indices))
-                files.append(self.folder / f"train-{len(files):05}.arrow")
-                too_long = encode_pairs(files[-1], pairs, tokenizer, self.pattern, max_len=max_len)
-                verdicts[indices[too_long]] = CODES["max_len"]
-                pairs_per_corpus[shard.corpus] += len(pairs) - len(too_long)
-                progress_bar.advance(len(verdicts))
-                progress_bar.show(f"  encoding: {sum(pairs_per_corpus.values()):,} pairs")
-        num_pairs, dropped = sum(pairs_per_corpus.values()), selection.dropped()
-        require_pairs(num_pairs, dropped)
-        facts: dict[str, Any] = {
-            "files": [file.name for file in files],
-            "read": len(selection.verdicts),
-            "dropped": dropped,
-            "pairs": num_pairs,
-            "pairs_per_corpus": list(pairs_per_corpus.values()),
-        }
-        if isinstance(tokenizer.target, Labels):
-            facts["labels"] = tokenizer.target.names
-        return facts
-
-    def _write_text(self, split: str, pairs: Sequence[TextPair]) -> None:
-        """Write a development or test set as text files, for `--data` and other programs."""
-        data = self.config.pairs
-        if isinstance(data, LabelledConfig):
-            rows = (f"{label}\t{text}\n" for text, label in pairs)
-            write_text(self.folder / f"{split}.tsv", "".join(rows))
-            return
-        names = [data.source, data.target] if data.source != data.target else ["source", "target"]
-        for name, texts in zip(names, zip(*pairs, strict=True), strict=True):
-            path = self.folder / f"{split}.{name.replace('/', '_')}"
-            write_text(path, "".join(f"{text}\n" for text in texts))
+    splits["train"] = _encode_training_pairs(folder, selection, tokenizer, data)
+    checksums = {
+        corpus.name: sha256_of_pairs(chunk for chunk in all_chunks if chunk.corpus is corpus)
+        for corpus in corpora
+        if not corpus.files
+    }
+    logger.info(drop_table(splits))
+    return PreparedData(folder, tokenizer, {"splits": splits, "datasets": checksums})
 
 
-def find_labels(shards: Mapping[str, Sequence[Shard]]) -> Labels:
+def _make_tokenizer(
+    config: Config, pretrained: Tokenizer | None, labels: Labels | None, selection: Selection
+) -> Tokenizer:
+    options = config.tokenizer
+    pattern = compile_patterns(config.pairs.protect, "data.protect")
+
+    def trained(*sides: int) -> SentencePieces:
+        pairs = (protect_pair(*pair, pattern) for pair in selection.sample(options.sample))
+        symbols = [*(_tags(config) if 0 in sides else []), *(SYMBOLS if pattern else [])]
+        return train_vocabulary((pair[side] for pair in pairs for side in sides), options, symbols)
+
+    if labels:
+        return Tokenizer(pretrained.source if pretrained else trained(0), labels)
+    if pretrained:
+        return pretrained
+    if not options.shared:
+        return Tokenizer(trained(0), trained(1))
+    vocabulary = trained(0, 1)
+    return Tokenizer(vocabulary, vocabulary)
+
+
+def _encode_training_pairs(
+    folder: Path, selection: Selection, tokenizer: Tokenizer, data: PairsConfig
+) -> dict[str, Any]:
+    """Encode the kept training pairs. Returns the manifest entry of the split `train`."""
+    files: list[str] = []
+    pairs_per_corpus = dict.fromkeys((chunk.corpus for chunk in selection.chunks), 0)
+    with ProgressBar(len(selection.codes)) as progress_bar:
+        for chunk, codes in selection.by_chunk():
+            indices = np.flatnonzero(codes == KEPT)
+            pairs = list(chunk.pairs(indices))
+            files.append(f"train-{len(files):05}.arrow")
+            too_long = encode_pairs(folder / files[-1], pairs, tokenizer, data, training=True)
+            codes[indices[too_long]] = CODES["max_len"]
+            pairs_per_corpus[chunk.corpus] += len(pairs) - len(too_long)
+            progress_bar.advance(len(codes))
+            progress_bar.show(f"  encoding: {sum(pairs_per_corpus.values()):,} pairs")
+    num_pairs, dropped = sum(pairs_per_corpus.values()), selection.dropped()
+    require_pairs(num_pairs, dropped)
+    facts: dict[str, Any] = {
+        "files": files,
+        "read": len(selection.codes),
+        "dropped": dropped,
+        "pairs": num_pairs,
+        "pairs_per_corpus": list(pairs_per_corpus.values()),
+    }
+    if isinstance(tokenizer.target, Labels):
+        facts["labels"] = tokenizer.target.names
+    return facts
+
+
+def encode_pairs(
+    file: Path,
+    pairs: Sequence[TextPair],
+    tokenizer: Tokenizer,
+    data: PairsConfig,
+    *,
+    training: bool = False,
+) -> list[int]:
+    """Write pairs, with their protected spans replaced by symbols, to a store.
+
+    Training pairs with more than `data.clean.max_len` tokens on either side are dropped. Returns
+    their indices. Of other pairs, the text is stored too.
+    """
+    pattern = compile_patterns(data.protect, "data.protect")
+    max_len = data.clean.max_len if training else None
+    too_long: list[int] = []
+
+    def batches() -> Iterator[Sequence[Sequence[Any]]]:
+        for start in range(0, len(pairs), BATCH_SIZE):
+            batch = pairs[start : start + BATCH_SIZE]
+            masked = zip(*(protect_pair(*pair, pattern) for pair in batch), strict=True)
+            vocabularies = tokenizer.source, tokenizer.target
+            ids = [x.encode(texts) for x, texts in zip(vocabularies, masked, strict=True)]
+            longest = (max(map(len, sides)) for sides in zip(*ids, strict=True))
+            fits = [max_len is None or length <= max_len for length in longest]
+            too_long.extend(start + i for i, fit in enumerate(fits) if not fit)
+            columns = ids if training else [*ids, *zip(*batch, strict=True)]
+            yield [list(compress(column, fits)) for column in columns]
+
+    write_store(file, batches(), with_text=not training)
+    return too_long
+
+
+def _write_text(folder: Path, split: str, pairs: Sequence[TextPair], data: PairsConfig) -> None:
+    """Write a development or test set as text files, for `--data` and other programs."""
+    if isinstance(data, LabelledConfig):
+        lines = (f"{label}\t{text}\n" for text, label in pairs)
+        write_text(folder / f"{split}.tsv", "".join(lines))
+        return
+    names = [data.source, data.target] if data.source != data.target else ["source", "target"]
+    for name, texts in zip(names, zip(*pairs, strict=True), strict=True):
+        path = folder / f"{split}.{name.replace('/', '_')}"
+        write_text(path, "".join(f"{text}\n" for text in texts))
+
+
+def find_labels(chunks: Mapping[str, Sequence[Chunk]]) -> Labels:
     """Return the labels of the training set. Raises UserError for unsuitable labels.
 
-    shards: texts and labels by split.
+    chunks: texts and labels by split.
     """
     known: set[str] = set()
-    for shard in shards["train"]:
-        known |= shard.targets()
+    for chunk in chunks["train"]:
+        known |= chunk.targets()
         if len(known) > MAX_LABELS:
             raise UserError(
                 f"data.train: over {MAX_LABELS} different labels, such as "
@@ -226,7 +249,7 @@ def find_labels(shards: Mapping[str, Sequence[Shard]]) -> Labels:
             f"data.train: all texts have the label {listed}: at least two labels are needed"
         )
     for split in SPLITS:
-        labels = set[str]().union(*(shard.targets() for shard in shards[split]))
+        labels = set[str]().union(*(chunk.targets() for chunk in chunks[split]))
         if "" in labels:
             raise UserError(f"data.{split}: a text has no label")
         if unknown := sorted(labels - known):
@@ -234,39 +257,6 @@ def find_labels(shards: Mapping[str, Sequence[Shard]]) -> Labels:
                 f"data.{split}: the label {unknown[0]!r} is not in the training data ({listed})"
             )
     return Labels(known)
-
-
-def encode_pairs(
-    file: Path,
-    pairs: Sequence[TextPair],
-    tokenizer: Tokenizer,
-    pattern: re.Pattern[str] | None,
-    *,
-    max_len: int | None = None,
-    with_text: bool = False,
-) -> list[int]:
-    """Write pairs to a store. Pairs with more than `max_len` tokens on either side are dropped.
-
-    Returns the indices of dropped pairs. pattern: spans that are replaced by symbols. with_text:
-    also store the text (dev and test sets).
-    """
-    too_long: list[int] = []
-
-    def batches() -> Iterator[Sequence[Sequence[Any]]]:
-        for start in range(0, len(pairs), BATCH_SIZE):
-            batch = pairs[start : start + BATCH_SIZE]
-            sources, targets = zip(*batch, strict=True)
-            masked = zip(*(protect_pair(*pair, pattern) for pair in batch), strict=True)
-            vocabularies = tokenizer.source, tokenizer.target
-            ids = [x.encode(texts) for x, texts in zip(vocabularies, masked, strict=True)]
-            longest = (max(map(len, sides)) for sides in zip(*ids, strict=True))
-            fits = [max_len is None or length <= max_len for length in longest]
-            too_long.extend(start + i for i, fit in enumerate(fits) if not fit)
-            columns = (*ids, sources, targets) if with_text else ids
-            yield [list(compress(column, fits)) for column in columns]
-
-    write_store(file, batches(), with_text=with_text)
-    return too_long
 
 
 def drop_table(splits: dict[str, Any]) -> str:

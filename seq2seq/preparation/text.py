@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from seq2seq.config import Config
 from seq2seq.data.lines import lines_of, open_bytes
 from seq2seq.data.store import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import Alphabet, SentencePieces
+from seq2seq.data.vocabulary import Alphabet, SentencePieces, Vocabulary, train_vocabulary
 from seq2seq.errors import UserError
 from seq2seq.files import sha256_of
 from seq2seq.preparation.corpora import HubDataset
 from seq2seq.preparation.folder import WORK, finish_stage, load_or_prepare
-from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 READ_SIZE = 1 << 22
 """Number of characters read at once."""
@@ -62,21 +60,16 @@ def text_files(name: str, key: str) -> list[Path]:
     return files
 
 
-def prepare_text(config: Config, split: str | None = None) -> PreparedData:
-    """Return the prepared data of a language model's recipe, reused if already prepared.
-
-    split: see `PreparedData.load`.
-    """
+def prepare_text(config: Config) -> PreparedData:
+    """Return the prepared data of a language model's recipe, reused if already prepared."""
     text, dataset = config.text.text, None
     assert text is not None  # checked with the recipe
-    if text.dataset and not text.path:
+    if bool(text.path) == bool(text.dataset) or text.source or text.target:
+        raise UserError("data.text: give either path (a file or a folder) or dataset")
+    if text.dataset:
         columns = (config.text.source or "text",)
         dataset = HubDataset(text.dataset, text.subset, text.split or "train", columns)
-        files = dataset.files
-    elif text.path and not (text.dataset or text.source or text.target):
-        files = text_files(text.path, "data.text")
-    else:
-        raise UserError("data.text: give either path (a file or a folder) or dataset")
+    files = dataset.files if dataset else text_files(text.path or "", "data.text")
     models = [Path(path) for path in config.tokenizer.models]
     pretrained = Tokenizer.from_files(models) if models else None
     vocabulary = pretrained.target if pretrained else None
@@ -88,75 +81,79 @@ def prepare_text(config: Config, split: str | None = None) -> PreparedData:
 
     def write(folder: Path) -> PreparedData:
         if not dataset:
-            return _write(config, files, pretrained, folder)
-        rows = folder / WORK / "text" / "rows.txt"
-        finish_stage(rows.parent, lambda draft: _write_rows(dataset, draft / rows.name))
-        data = _write(config, [rows], pretrained, folder)
-        data.manifest["datasets"] = {} if files else {str(dataset): sha256_of(rows)}
+            return _write_splits(config, files, pretrained, folder)
+        lines = folder / WORK / "text" / "rows.txt"  # a row of the dataset per line
+        finish_stage(lines.parent, lambda draft: _write_lines(dataset, draft / lines.name))
+        data = _write_splits(config, [lines], pretrained, folder)
+        data.manifest["datasets"] = {} if files else {str(dataset): sha256_of(lines)}
         return data
 
-    return load_or_prepare(config, files, pretrained, write, split)
+    return load_or_prepare(config, files, pretrained, write)
 
 
 def encode_text(tokenizer: Tokenizer, data: str, folder: Path) -> dict[str, Any]:
     """Encode the text of `--data` as the split `test` of a folder; return its manifest entry."""
-    facts = _write_ids(text_files(data, "--data"), tokenizer, folder / "test.bin")
+    facts = _write_ids(text_files(data, "--data"), tokenizer.target, folder / "test.bin")
     if facts["tokens"] < 2:
         raise UserError(f"--data: {data} is too short: fewer than 2 tokens")
     return facts
 
 
-def _write_rows(dataset: HubDataset, path: Path) -> None:
-    """Write a dataset with one column to a file, one row per line."""
+def _write_lines(dataset: HubDataset, path: Path) -> None:
     with path.open("wb") as sink:
         sink.writelines(f"{text}\n".encode() for [text] in dataset.rows())
 
 
-def _write_ids(files: Sequence[Path], tokenizer: Tokenizer, path: Path) -> dict[str, Any]:
-    """Write the token ids of a text to a file; return its manifest entry."""
-    dtype = np.min_scalar_type(max(1, tokenizer.target.size) - 1)
-    with path.open("wb") as sink:
-        for block in encoded(files, tokenizer):
-            block.astype(dtype).tofile(sink)
-    tokens = path.stat().st_size // dtype.itemsize
-    return {"files": [path.name], "dtype": dtype.name, "tokens": tokens}
-
-
-def _write(
+def _write_splits(
     config: Config, files: Sequence[Path], pretrained: Tokenizer | None, folder: Path
 ) -> PreparedData:
+    """Encode a text and write its first part as train.bin, and then dev.bin and test.bin."""
     if not any(read_texts(files)):
         raise UserError("data.text is empty")
     tokenizer = pretrained or _make_tokenizer(config, files)
     whole = folder / "whole.bin"
-    facts = _write_ids(files, tokenizer, whole)
-    sizes = split_sizes(facts["tokens"], config.text.dev_share, config.text.test_share)
-    splits, start, pieces = {}, 0, tokenizer.target.token_bytes
-    for split, count in sizes.items():
-        if count < 2:
+    facts = _write_ids(files, tokenizer.target, whole)
+    ids = np.memmap(whole, facts["dtype"], mode="r")
+    ends = split_ends(len(ids), config.text.dev_share, config.text.test_share)
+    parts = dict(zip(("train", "dev", "test"), np.split(ids, ends), strict=True))
+    if not config.text.test_share:
+        del parts["test"]
+    splits, pieces = {}, tokenizer.target.token_bytes
+    for split, part in parts.items():
+        if len(part) < 2:
             raise UserError(
-                f"data.text: only {count} of {facts['tokens']:,} tokens for {split}: raise "
+                f"data.text: only {len(part)} of {len(ids):,} tokens for {split}: raise "
                 f"data.{split}_share or use a longer text"
             )
-        ids = np.memmap(whole, facts["dtype"], mode="r")[start : start + count]
-        ids.tofile(folder / f"{split}.bin")
+        part.tofile(folder / f"{split}.bin")
         if split != "train":  # for other programs
             with (folder / f"{split}.txt").open("wb") as sink:
-                sink.writelines(pieces[i] for i in ids)
-        splits[split] = facts | {"files": [f"{split}.bin"], "tokens": count}
-        start += count
+                sink.writelines(pieces[i] for i in part)
+        splits[split] = facts | {"files": [f"{split}.bin"], "tokens": len(part)}
     whole.unlink()
-    logger.info("%s", ", ".join(f"{split}: {count:,} tokens" for split, count in sizes.items()))
+    logger.info("%s", ", ".join(f"{split}: {len(x):,} tokens" for split, x in parts.items()))
     return PreparedData(folder, tokenizer, {"splits": splits, "datasets": {}})
 
 
-def split_sizes(size: int, dev_share: float, test_share: float) -> dict[str, int]:
-    """Return the size of each split of a text: train, dev and test, in this order."""
+def split_ends(size: int, dev_share: float, test_share: float) -> list[int]:
+    """Return where the training and the development part of a text end."""
     # The small term corrects rounding errors: 10 * 0.9 must give 9.
-    train = int(size * (1 - dev_share - test_share) + 1e-6)
-    before_test = int(size * (1 - test_share) + 1e-6)
-    sizes = {"train": train, "dev": before_test - train}
-    return sizes | ({"test": size - before_test} if test_share else {})
+    return [int(size * share + 1e-6) for share in (1 - dev_share - test_share, 1 - test_share)]
+
+
+def _write_ids(files: Sequence[Path], vocabulary: Vocabulary, path: Path) -> dict[str, Any]:
+    """Write the token ids of a text to a file; return its manifest entry."""
+    dtype = np.min_scalar_type(vocabulary.size - 1)
+    with path.open("wb") as sink:
+        for text in read_texts(files):
+            if isinstance(vocabulary, Alphabet):
+                ids = vocabulary.encode_text(text)
+            else:
+                lines = vocabulary.encode(text.splitlines(keepends=True))
+                ids = np.array([i for line in lines for i in line], dtype=np.int64)
+            ids.astype(dtype).tofile(sink)
+    tokens = path.stat().st_size // dtype.itemsize
+    return {"files": [path.name], "dtype": dtype.name, "tokens": tokens}
 
 
 def _make_tokenizer(config: Config, files: Sequence[Path]) -> Tokenizer:
@@ -174,19 +171,8 @@ def _training_lines(config: Config, files: Sequence[Path]) -> Iterator[str]:
     """Yield the lines of the training part. Long lines are split."""
     share = 1 - config.text.dev_share - config.text.test_share
     left = int(share * sum(map(len, read_texts(files))))
-    for part in read_texts(files):
-        for line in part[:left].split("\n"):
+    for text in read_texts(files):
+        for line in text[:left].split("\n"):
             for start in range(0, len(line), LINE_CHARACTERS):
                 yield line[start : start + LINE_CHARACTERS]
-        left = max(0, left - len(part))
-
-
-def encoded(files: Sequence[Path], tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
-    """Yield the token ids of a text in blocks."""
-    vocabulary = tokenizer.target
-    for part in read_texts(files):
-        if isinstance(vocabulary, Alphabet):
-            yield vocabulary.encode_text(part)
-        else:
-            rows = vocabulary.encode(part.splitlines(keepends=True))
-            yield np.array([i for row in rows for i in row], dtype=np.int64)
+        left = max(0, left - len(text))

@@ -1,6 +1,6 @@
-"""Shards: files with the pairs of all corpora, their hashes and the results of cleaning rules.
+"""Chunks: files with consecutive pairs of a corpus, their hashes and the results of cleaning rules.
 
-The corpora are read once. All later stages (selection, tokenizer, encoding) read the shards.
+The corpora are read once. All later stages (selection, tokenizer, encoding) read the chunks.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, groupby, islice
+from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,27 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import feather
 
-from seq2seq.config import CleaningConfig, PairsConfig
+from seq2seq.config import PairsConfig
 from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import CODES, KEPT, pair_hashes, text_rule
-from seq2seq.preparation.corpora import Corpus, TextPair
+from seq2seq.preparation.corpora import Corpus, TextPair, tagged
 from seq2seq.terminal import ProgressBar
+
+Hashes = NDArray[np.uint64]
+Indices = NDArray[np.int64]
+"""Ascending indices of pairs: in a chunk, or in all training corpora."""
+SORTED_PARTS = 16
+"""Number of parts in which duplicates are found, to save memory."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Shard:
+class Chunk:
     """File with consecutive pairs of a corpus."""
 
     file: Path
-    corpus: int = 0
-    """Index of the corpus."""
-    tag: str | None = None
-    """Tag of the corpus."""
+    corpus: Corpus
 
     def column(self, name: str) -> NDArray[Any]:
         """Return a column: `rule` (that drops a pair, or KEPT), `pair_hash` or `source_hash`."""
@@ -45,29 +48,31 @@ class Shard:
         """Return the distinct targets."""
         return set(self._read("target").column(0).unique().to_pylist())
 
-    def pairs(self, indices: NDArray[np.int64] | None = None) -> Iterator[TextPair]:
+    def pairs(self, indices: Indices | None = None) -> Iterator[TextPair]:
         """Yield all pairs, or the pairs at some indices, with the tag before each source."""
+        for source, target in self.untagged(indices):
+            yield tagged(self.corpus.tag, source), target
+
+    def untagged(self, indices: Indices | None = None) -> Iterator[TextPair]:
+        """Yield all pairs, or the pairs at some indices, as the corpus has them."""
         table = self._read("source", "target")
-        if indices is not None:
-            table = table.take(indices)
-        sources, targets = (column.to_pylist() for column in table.columns)
-        return zip((tagged(self.tag, source) for source in sources), targets, strict=True)
+        columns = table.columns if indices is None else table.take(indices).columns
+        return zip(*(column.to_pylist() for column in columns), strict=True)
 
     def _read(self, *columns: str) -> pyarrow.Table:
         return feather.read_table(self.file, columns=columns)
 
 
-def write_shard(
-    file: Path, pairs: Sequence[TextPair], clean: CleaningConfig | None, languages: tuple[str, str]
-) -> None:
-    """Write pairs with their hashes and rules. If `clean` is None, no rule is applied."""
-    rules = [text_rule(clean, languages, *pair) if clean else KEPT for pair in pairs]
+def write_chunk(file: Path, pairs: Sequence[TextPair], data: PairsConfig, *, clean: bool) -> None:
+    """Write pairs with their hashes. clean: whether to apply the rules on one pair."""
     hashes = np.array([pair_hashes(*pair) for pair in pairs], dtype=np.uint64)
     table = pyarrow.table(
         {
             "source": [source for source, _ in pairs],
             "target": [target for _, target in pairs],
-            "rule": np.array(rules, dtype=np.uint8),
+            "rule": np.array(
+                [text_rule(data, *pair) if clean else KEPT for pair in pairs], dtype=np.uint8
+            ),
             "pair_hash": hashes[:, 0],
             "source_hash": hashes[:, 1],
         }
@@ -76,24 +81,24 @@ def write_shard(
         feather.write_feather(table, sink, compression="lz4")
 
 
-def write_shards(folder: Path, corpora: Sequence[Corpus], data: PairsConfig) -> None:
+def write_chunks(folder: Path, corpora: Sequence[Corpus], data: PairsConfig) -> None:
     """Write all pairs of the corpora to a folder. Raises UserError for an empty corpus.
 
     Warns if many pairs have equal sides. Development and test sets are not filtered. They are read
     first, to report errors early.
     """
-    num_pairs = 0
+    total = 0
     with ProgressBar(None) as progress_bar:
         for number, corpus in sorted(enumerate(corpora), key=lambda item: item[1].split == "train"):
-            before, rules = num_pairs, data.clean if corpus.split == "train" else None
-            equal = 0
+            count = equal = 0
             for i, pairs in enumerate(corpus.batches()):
                 file = folder / f"{number:05}-{i:07}.feather"
-                write_shard(file, pairs, rules, (data.source, data.target))
+                write_chunk(file, pairs, data, clean=corpus.split == "train")
+                count += len(pairs)
                 equal += sum(source == target != "" for source, target in pairs)
-                num_pairs += len(pairs)
-                progress_bar.show(f"  reading: {num_pairs:,} pairs")
-            count, where = num_pairs - before, f"data.{corpus.split}: {corpus.name}"
+                progress_bar.show(f"  reading: {total + count:,} pairs")
+            total += count
+            where = f"data.{corpus.split}: {corpus.name}"
             if not count:
                 raise UserError(f"{where} is empty")
             if equal > count / 5 and corpus.split != "exclude":
@@ -101,72 +106,60 @@ def write_shards(folder: Path, corpora: Sequence[Corpus], data: PairsConfig) -> 
                 logger.warning("%s: %s; check the names of files or columns", where, problem)
 
 
-def tagged(tag: str | None, source: str) -> str:
-    """Put a corpus's tag before a source sentence."""
-    return f"{tag} {source}" if tag and source.strip() else source
-
-
-def read_shards(folder: Path, corpora: Sequence[Corpus]) -> list[Shard]:
-    """Return the shards that `write_shards` wrote, in the order of the corpora."""
+def read_chunks(folder: Path, corpora: Sequence[Corpus]) -> list[Chunk]:
+    """Return the chunks that `write_chunks` wrote, in the order of the corpora."""
     return [
-        Shard(file, number, corpus.tag)
+        Chunk(file, corpus)
         for number, corpus in enumerate(corpora)
         for file in sorted(folder.glob(f"{number:05}-*"))
     ]
 
 
-def sha256_of_pairs(shards: Iterable[Shard]) -> str:
+def sha256_of_pairs(chunks: Iterable[Chunk]) -> str:
     """Return the SHA-256 checksum of pairs as `source<TAB>target` lines, without tags."""
     digest = hashlib.sha256()
-    for shard in shards:
-        pairs = replace(shard, tag=None).pairs()
-        digest.update("".join(f"{source}\t{target}\n" for source, target in pairs).encode())
+    for chunk in chunks:
+        lines = (f"{source}\t{target}\n" for source, target in chunk.untagged())
+        digest.update("".join(lines).encode())
     return digest.hexdigest()
 
 
-Hashes = NDArray[np.uint64]
-Indices = NDArray[np.int64]
-"""Indices into all training pairs, ascending."""
-SORTED_PARTS = 16
-"""Number of parts in which duplicates are found, to save memory."""
-
-
 class Selection:
-    """Training pairs in shards, with a decision (verdict) for every pair."""
+    """The training pairs of all chunks, with the rule that drops each of them, if any."""
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        """Start from the codes that `text_rule` stored in the shards."""
-        self.shards = shards
-        rules: list[NDArray[np.uint8]] = [shard.column("rule") for shard in shards]
-        self.verdicts = np.concatenate(rules)
-        """Verdict on every pair: KEPT or the code of a rule (`cleaning.CODES`)."""
-        self.starts = list(accumulate(map(len, rules), initial=0))[:-1]
-        """Index of the first pair of each shard."""
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        """Start from the rules that `write_chunks` applied."""
+        self.chunks = chunks
+        codes: list[NDArray[np.uint8]] = [chunk.column("rule") for chunk in chunks]
+        self.codes = np.concatenate(codes)
+        """For each pair, KEPT or the code of a rule (`cleaning.CODES`)."""
+        self._starts = np.cumsum([0, *map(len, codes)])[:-1]
+        """Index of the first pair of each chunk."""
 
     @property
     def kept(self) -> Indices:
         """Indices of the pairs that no rule has dropped so far."""
-        return np.flatnonzero(self.verdicts == KEPT)
+        return np.flatnonzero(self.codes == KEPT)
 
     def dropped(self) -> dict[str, int]:
         """Return the number of dropped (or held-out) pairs by rule."""
-        counts = np.bincount(self.verdicts, minlength=len(CODES) + 1).tolist()
+        counts = np.bincount(self.codes, minlength=len(CODES) + 1).tolist()
         return {rule: counts[code] for rule, code in CODES.items() if counts[code]}
 
-    def by_shard(self) -> Iterator[tuple[Shard, NDArray[np.uint8]]]:
-        """Yield each shard with a writable view of its verdicts."""
-        return zip(self.shards, np.split(self.verdicts, self.starts[1:]), strict=True)
+    def by_chunk(self) -> Iterator[tuple[Chunk, NDArray[np.uint8]]]:
+        """Yield each chunk with a writable view of its codes."""
+        return zip(self.chunks, np.split(self.codes, self._starts[1:]), strict=True)
 
     def pairs(self, indices: Indices) -> Iterator[TextPair]:
         """Read the pairs at some indices."""
-        parts = np.split(indices, np.searchsorted(indices, self.starts[1:]))
-        for shard, start, part in zip(self.shards, self.starts, parts, strict=True):
+        parts = np.split(indices, np.searchsorted(indices, self._starts[1:]))
+        for chunk, start, part in zip(self.chunks, self._starts, parts, strict=True):
             if len(part):
-                yield from shard.pairs(part - start)
+                yield from chunk.pairs(part - start)
 
     def sample(self, size: int) -> Iterator[TextPair]:
         """Sample about `size` of all pairs by their hashes; yield the kept pairs in the sample."""
-        share, kept = size / max(1, len(self.verdicts)), self.kept
+        share, kept = size / max(1, len(self.codes)), self.kept
         if share < 1:
             kept = kept[self._column("pair_hash")[kept] < np.uint64(2**64 * share)]
         return self.pairs(kept)
@@ -179,12 +172,12 @@ class Selection:
             indices = np.flatnonzero(hashes % SORTED_PARTS == part)
             indices = indices[np.argsort(hashes[indices], kind="stable")]
             repeated = hashes[indices[1:]] == hashes[indices[:-1]]
-            self.verdicts[kept[indices[1:][repeated]]] = CODES["duplicates"]
+            self.codes[kept[indices[1:][repeated]]] = CODES["duplicates"]
 
-    def drop_overlap(self, evaluation: Sequence[Shard]) -> None:
-        """Drop kept pairs whose source is in the evaluation data."""
-        known = np.sort(np.concatenate([shard.column("source_hash") for shard in evaluation]))
-        self.verdicts[self._kept_with_source(known)] = CODES["overlap"]
+    def drop_overlap(self, chunks: Sequence[Chunk]) -> None:
+        """Drop kept pairs whose source is in `chunks` of other corpora."""
+        known = np.sort(np.concatenate([chunk.column("source_hash") for chunk in chunks]))
+        self.codes[self._kept_with_source(known)] = CODES["overlap"]
 
     def hold_out(self, data: PairsConfig) -> dict[str, Indices]:
         """Hold out development and test sets of the recipe's sizes; return their indices.
@@ -197,9 +190,9 @@ class Selection:
         if not count:
             return {}
         column = self._column("source_hash")
-        kept, corpora = self.kept, [shard.corpus for shard in self.shards]
-        end = [*self.starts, len(self.verdicts)][corpora.count(corpora[0])]
-        hashes = column[kept[: np.searchsorted(kept, end)]]
+        corpora = [chunk.corpus for chunk in self.chunks]
+        end = [*self._starts, len(self.codes)][corpora.count(corpora[0])]
+        hashes = column[:end][self.codes[:end] == KEPT]
         hashes.sort()
         distinct = groupby(hashes)  # np.unique takes several seconds
         chosen = np.array([value for value, _ in islice(distinct, count)], dtype=np.uint64)
@@ -210,7 +203,7 @@ class Selection:
                 f"as {max(1, len(chosen) // 10)}"
             )
         held_out = self._kept_with_source(chosen)
-        self.verdicts[held_out] = CODES["held_out"]
+        self.codes[held_out] = CODES["held_out"]
         _, first = np.unique(column[held_out], return_index=True)
         dev, test = np.split(held_out[first], [data.dev_size])
         return {split: np.sort(part) for split, part in [("dev", dev), ("test", test)] if len(part)}
@@ -218,12 +211,12 @@ class Selection:
     def _kept_with_source(self, known: Hashes) -> Indices:
         """Return the indices of kept pairs whose source hash is in `known` (sorted)."""
         found = []
-        for start, (shard, verdicts) in zip(self.starts, self.by_shard(), strict=True):
-            hashes = shard.column("source_hash")
+        for start, (chunk, codes) in zip(self._starts, self.by_chunk(), strict=True):
+            hashes = chunk.column("source_hash")
             # Without the last value, the position is always a valid index.
             is_known = known[np.searchsorted(known[:-1], hashes)] == hashes
-            found.append(start + np.flatnonzero(is_known & (verdicts == KEPT)))
+            found.append(start + np.flatnonzero(is_known & (codes == KEPT)))
         return np.concatenate(found)
 
     def _column(self, name: str) -> Hashes:
-        return np.concatenate([shard.column(name) for shard in self.shards])
+        return np.concatenate([chunk.column(name) for chunk in self.chunks])
