@@ -8,6 +8,7 @@ from types import UnionType
 from typing import get_args, get_origin, get_type_hints
 
 import pytest
+import yaml
 
 from seq2seq.config import (
     TASKS,
@@ -16,6 +17,7 @@ from seq2seq.config import (
     ModelConfig,
     TokenizerConfig,
     TrainingConfig,
+    commented_yaml,
     config_of,
     from_tree,
     to_tree,
@@ -62,6 +64,7 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
     ("overrides", "message"),
     [
         (["batch_tokens=3"], "did you mean 'training.batch_tokens'"),
+        (["data.augment.upper=0.1"], "unknown key 'data.augment.upper'"),
         (["data.clean.ratio=3"], "did you mean 'data.clean.max_ratio'"),
         (["model.dim=wide"], "model.dim='wide' should be a whole number"),
         (["decoding.length_penalty=-1"], "length_penalty=-1.0 must be at least 0"),
@@ -128,4 +131,40 @@ def test_every_recipe_of_the_repository_is_valid() -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_the_whole_recipe_of_a_task_reads_back(task: str) -> None:
     """Keys without effect are in the recipe of a run, with their defaults."""
-    assert config_of(to_tree(TASKS[task].defaults), "x") == TASKS[task].defaults
+    defaults = TASKS[task].defaults
+    assert config_of(to_tree(defaults), "x") == defaults
+    commented = yaml.safe_load(commented_yaml(to_tree(defaults), {}))
+    assert config_of(commented, "x") == defaults
+
+
+def test_a_recipe_has_comments_from_docstrings() -> None:
+    corpora = ["a#1", {"source": "f", "target": "g: h"}]
+    data = {"source": "no", "train": corpora, "dev": "x  # y", "augment": {"typos": 0.1}}
+    tree = {"data": data, "training": {"patience": None, "adam_eps": 1e-4}}
+    text = commented_yaml(tree, {"training.patience": "Off"})
+    assert yaml.safe_load(text) == tree
+    lines = [line.rstrip().rpartition("  # ") for line in text.splitlines()]
+    comments = {key.split(":")[0]: (len(key.rstrip()), comment) for key, _, comment in lines}
+    assert {key: comment for key, (_, comment) in comments.items()} == {
+        "data": "Languages and parallel corpora",
+        "  source": "Source language, such as `en`",
+        "  train": "Training corpus, or a list of training corpora",
+        "  dev": "Development set, used to select the best model",
+        "  augment": "Shares of training pairs that are changed at random",
+        "    typos": "Typos in a fifth of the words of the source",
+        "training": "Optimisation, batches, validations and checkpoints",
+        "  patience": "Off",
+        "  adam_eps": "Term added to Adam's denominator",
+    }
+    assert "# Decoupled weight decay of matrices and embeddings (Loshchilov and Hutter 2019)\n" in (
+        commented_yaml({"training": {"weight_decay": 0}}, {})
+    )
+
+
+def test_removed_keys_of_older_models_may_be_0() -> None:
+    tree = to_tree(Config())
+    tree["data"]["augment"] |= {"upper": 0.0, "title": 0.0}
+    assert config_of(tree, "x") == Config()
+    tree["data"]["augment"]["upper"] = 0.1
+    with pytest.raises(UserError, match=r"unknown key 'data\.augment\.upper'"):
+        config_of(tree, "x")

@@ -175,7 +175,7 @@ def test_the_recipe_page_has_the_defaults_of_tasks_and_docstrings() -> None:
     assert (
         "`bleu`, with `task: classification` `accuracy`, with `task: language_model` `nll`" in page
     )
-    assert "Positional encoding: sinusoidal (the paper)" in page
+    assert "Positional encoding. sinusoidal: as in the paper" in page
     assert "Integer, 1 or more (`4`)." in page
 
 

@@ -209,11 +209,11 @@ def test_other_commands_refuse_an_exported_folder(
     both: tuple[Translator, Translator, Path], tmp_path: Path
 ) -> None:
     folder = both[2]
-    with pytest.raises(UserError, match="only `translate` can use"):
+    with pytest.raises(UserError, match="only `translate` and `serve` can use"):
         load_model(folder)
     with pytest.raises(UserError, match="does not support ensembles"):
         Translator.load(folder.parent / "model", others=[folder])
-    with pytest.raises(UserError, match="only `translate` can use"):
+    with pytest.raises(UserError, match="only `translate` and `serve` can use"):
         export(folder, tmp_path / "again", to="ctranslate2")
     assert not list(tmp_path.iterdir())
 

@@ -18,6 +18,7 @@ import pytest
 from seq2seq.cli import main
 
 RECIPES = [
+    ("train", "the following arguments are required: RECIPE; see"),
     ("train nothing.yaml", "recipe not found: nothing.yaml; create one with `seq2seq new`"),
     ("train recipes", "recipes is not a readable YAML recipe"),
     ("train recipes/broken.yaml", "recipes/broken.yaml is not a readable YAML recipe", "line 1"),
@@ -69,6 +70,7 @@ RUNS = [
     ("trian recipes/mine.yaml", "invalid choice: 'trian'", "did you mean train?"),
 ]
 TRANSLATION = [
+    ("translate", "the following arguments are required: RUN; see"),
     ("translate runs/nothing", "no such run or model directory: runs/nothing; `seq2seq runs`"),
     ("translate runs", "runs does not hold a trained model; models there: "),
     ("translate runs/mybook input.en", "does not translate: its task is language_model"),
@@ -94,6 +96,7 @@ TRANSLATION = [
     ("rerank scored.jsonl --field comet --weight bleu=2", "--weight bleu: unknown feature"),
 ]
 SCORES = [
+    ("score", "the following arguments are required: HYP; see"),
     ("score a.de", "no references: name the file before --against"),
     ("score nothing.de a.de", "nothing.de: No such file"),
     ("score a.de short.de", "4 lines in a.de but 1 references", "aligned"),

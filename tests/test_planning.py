@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,18 +15,23 @@ import pytest
 import yaml
 from conftest import run_recipe
 
-from seq2seq.config import TASKS, Config, PairsConfig, TextConfig, from_tree
+from seq2seq.config import TASKS, Config, PairsConfig, TextConfig, config_of, from_tree
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluators import validator
 from seq2seq.evaluation.systems import split_of_run
 from seq2seq.formats.model_directory import describe_model, find_model, load_config
-from seq2seq.planning import new as planning
-from seq2seq.planning.corpus import Request, corpora_of, count_examples
+from seq2seq.planning import plan as planning
 from seq2seq.planning.fine_tune import LR_FRACTION, LR_FRACTION_NEW_ONLY
-from seq2seq.planning.new import Plan, make_plan, new_recipe
-from seq2seq.planning.sizes import DROPOUT_EPOCHS, SIZES, dropout
-from seq2seq.planning.templates import aligned, data_section
+from seq2seq.planning.new import corpora_of, count_examples, new_recipe
+from seq2seq.planning.plan import (
+    DROPOUT_EPOCHS,
+    SIZES,
+    Request,
+    dropout,
+    sized_recipe,
+    vocab_size,
+)
 from seq2seq.planning.trial import Trial
 from seq2seq.preparation.corpora import TextPair
 from seq2seq.preparation.prepare import prepare
@@ -104,22 +110,47 @@ def test_time_speed_and_text_choose_the_size(
         return Trial(speed * tiny / weights, 25.0 * count, weights, 1.0)
 
     monkeypatch.setattr(planning, "run_trial", trial)
-    plan = make_plan(request(count, minutes))
-    assert plan.size.name == size
-    training = plan.config.training
-    assert training.max_minutes == minutes
-    assert training.max_steps >= min(plan.tokens, 99 * count * 25) / training.batch_tokens
-    assert plan.minutes <= minutes
-    assert plan.config.model.dropout == dropout(plan.size, plan.epochs)
+    text = sized_recipe(request(count, minutes))
+    [chosen] = [each for each in SIZES["translation"] if f"Model size `{each.name}`" in text]
+    assert chosen.name == size
+    config = config_of(yaml.safe_load(text), "x")
+    assert (config.model.dim, config.training.max_minutes) == (chosen.dim, minutes)
+    tokens, epochs = numbers(text)
+    least = min(tokens, 99 * count * 25) / config.training.batch_tokens
+    assert least <= config.training.max_steps <= 4.5 * least
+    assert config.model.dropout == dropout(chosen, epochs)
 
 
 def test_a_small_corpus_is_not_repeated_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "run_trial", lambda _: Trial(10_000.0, 2e4, 10**6, 1.0))
-    plan = make_plan(request(1000, 600))
-    assert plan.epochs == planning.MAX_EPOCHS and plan.minutes < 10
-    assert plan.config.training.max_steps * 2048 <= 1.1 * 100 * 1000 * 20
+    text = sized_recipe(request(1000, 600))
+    tokens, epochs = numbers(text)
+    assert epochs == planning.MAX_EPOCHS and "1,000 pairs, 4 min of training" in text
+    training = config_of(yaml.safe_load(text), "x").training
+    assert training.max_steps * 2048 <= 1.1 * 100 * 1000 * 20
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
-    assert make_plan(request(1000, 600)).tokens == 4 * plan.tokens
+    assert numbers(sized_recipe(request(1000, 600)))[0] == pytest.approx(4 * tokens, rel=1e-3)
+
+
+def numbers(recipe: str) -> tuple[float, float]:
+    """Return the numbers of tokens and epochs that a recipe is planned for."""
+    found = re.search(r"([\d,.]+) million tokens in total, ([\d.]+) epochs", recipe)
+    assert found
+    return 1e6 * float(found[1].replace(",", "")), float(found[2])
+
+
+def test_more_text_has_more_pieces_and_more_epochs_more_dropout() -> None:
+    counts = 100, 19_999, 20_000, 399_999, 400_000, 2_000_000
+    pieces = [vocab_size("translation", count) for count in counts]
+    assert pieces == [4_000, 4_000, 8_000, 8_000, 16_000, 32_000]
+    tiny = SIZES["translation"][0]
+    assert [dropout(tiny, epochs) for epochs in (1, 8, 8.1, 20, 21)] == [
+        0.05,
+        0.05,
+        0.15,
+        0.15,
+        0.3,
+    ]
 
 
 def test_sizes_grow() -> None:
@@ -127,13 +158,6 @@ def test_sizes_grow() -> None:
     for sizes in SIZES.values():
         keys = [(size.tokens, size.examples, size.dim) for size in sizes]
         assert keys == sorted(keys)
-
-
-def test_comments_are_aligned_and_values_are_yaml() -> None:
-    data = {"source": "no", "train": ["a#1", {"source": "f", "target": "g: h"}], "dev": "x  # y"}
-    text = aligned(f"# title\n{data_section(data)}")
-    assert yaml.safe_load(text) == {"data": data}
-    assert {line.rindex("#") for line in text.splitlines()[2:]} == {46}
 
 
 @pytest.fixture
@@ -164,16 +188,8 @@ def test_the_recipe_of_each_task_is_valid_and_says_what_was_chosen(
     file: str,
     corpora: Path,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level("INFO", logger="seq2seq")
-    plans: list[Plan] = []
-
-    def plan(request: Request) -> Plan:
-        plans.append(make_plan(request))
-        return plans[0]
-
-    monkeypatch.setattr("seq2seq.planning.new.make_plan", plan)
     files: dict[str, Sequence[str]] = {"train": [file], "dev": [], "test": []}
     source, target = ("en", "de") if task == "translation" else ("", "")
     path = new_recipe("mine", files, task=task, source=source, target=target, minutes=1.0)
@@ -181,11 +197,12 @@ def test_the_recipe_of_each_task_is_valid_and_says_what_was_chosen(
     assert config.name == "mine"
     assert config.task == task
     assert config.training.max_minutes == 1.0
-    # Every key that the plan has changed is in the file.
-    assert config == plans[0].config
     assert config.training.label_smoothing == (0.0 if task == "language_model" else 0.1)
-    lines = path.read_text().splitlines()
-    assert all("# " in line or line.endswith(":") for line in lines)
+    text = path.read_text()
+    lines = text.splitlines()
+    assert {line.index("  # ") for line in lines if not line.startswith("#")} == {44}
+    assert re.search(r"^  dropout: .*# For [\d.]+ epochs; raise it", text, re.MULTILINE)
+    assert "  ffn_dim:" in text and "# Inner width of the feed-forward networks\n" in text
     assert any("measuring this machine" in each.message for each in caplog.records)
     assert ("pairs: expect poor quality" in caplog.text) == (task == "translation")
     with pytest.raises(UserError, match=r"recipes/mine\.yaml exists"):

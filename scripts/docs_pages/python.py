@@ -7,9 +7,10 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 
-from docs_pages.docstrings import attribute_docs, class_source, escaped
+from docs_pages.docstrings import escaped
 
 import seq2seq
+from seq2seq.config import attribute_docs, class_source
 
 _INTRODUCTION = """\
 # Python
@@ -28,7 +29,7 @@ def _class(name: str) -> Iterator[str]:
     cls = getattr(seq2seq, name)
     node = class_source(cls)
     yield f"## {name}\n\n{escaped(inspect.getdoc(cls) or '')}\n"
-    docs = attribute_docs(node)
+    docs = attribute_docs(cls)
     source = textwrap.dedent(inspect.getsource(cls)).splitlines()
     for member in node.body:
         if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):

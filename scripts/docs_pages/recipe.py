@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import is_dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from docs_pages.docstrings import attribute_docs, class_source, escaped
+from docs_pages.docstrings import escaped
 
-from seq2seq.config.checks import TASKS
+from seq2seq.config import TASKS, Config, attribute_docs
 from seq2seq.config.data import Range
-from seq2seq.config.schema import Config
 
 _INTRODUCTION = """\
 # Recipe
@@ -58,7 +57,7 @@ def _section(
     anchor = f" {{#{_name(cls)}}}" if len(places) > 1 else ""  # link target
     refused = "".join(f" {text}." for text in _unused(places[0])) if len(places) == 1 else ""
     yield f"\n## {title}{anchor}\n\n{escaped(cls.__doc__ or '')}{refused}\n"
-    hints, docs = get_type_hints(cls, include_extras=True), _docs(cls)
+    hints, docs = get_type_hints(cls, include_extras=True), attribute_docs(cls)
     prefix = f"{places[0]}." if len(places) == 1 else ""
     nested: dict[type, list[str]] = {}
     for name in vars(default):
@@ -81,19 +80,11 @@ def _section(
         yield from _section(value if is_dataclass(value) else inner(), inner_places)
 
 
-def _docs(cls: type) -> dict[str, str]:
-    """Return the descriptions of all keys of a dataclass, including inherited keys."""
-    docs: dict[str, str] = {}
-    for base in reversed(cls.__mro__[:-1]):
-        docs |= attribute_docs(class_source(base))
-    return docs
-
-
 def _described(default: Any, key: str) -> tuple[str, Any] | None:
     """Return description and default of a key, or None if the key does not exist."""
     if not hasattr(default, key):
         return None
-    return _docs(type(default)).get(key, ""), getattr(default, key)
+    return attribute_docs(type(default)).get(key, ""), getattr(default, key)
 
 
 def _name(cls: type) -> str:

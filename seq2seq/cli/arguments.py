@@ -12,28 +12,11 @@ from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from seq2seq import __version__
 from seq2seq.cli import commands
-from seq2seq.config import DecodingConfig
+from seq2seq.config import TASKS, DecodingConfig, attribute_docs
 from seq2seq.errors import did_you_mean
-from seq2seq.planning.sizes import SIZES
 
-SEARCH_HELP = {
-    "beam": "beam width; 1 is greedy search",
-    "patience": "end the search of a line after beam times X finished hypotheses",
-    "length_penalty": "exponent of the length penalty",
-    "penalty_form": "form of the length penalty: power is length^X, wu is ((5 + length) / 6)^X",
-    "min_length": "minimum length, in tokens",
-    "max_factor": "maximum length: X times the source length, plus --max-extra",
-    "max_extra": "maximum length: N tokens plus --max-factor times the source length",
-    "no_repeat_ngram": "ban repeated n-grams of this length; 0 allows them",
-    "recase": "translate lines in UPPER and Title Case in lower case",
-    "sample": "sample instead of beam search",
-    "temperature": "sampling temperature; 0 is greedy",
-    "top_k": "sample from the N most probable tokens (no limit)",
-    "top_p": "nucleus sampling with total probability X (no limit)",
-    "seed": "random seed for --sample",
-    "precision": "precision of matrix multiplications: int8 needs a CPU, bf16 and fp16 a GPU",
-    "batch_tokens": "batch size: source tokens times beam width (16384 on a CPU, 65536 on a GPU)",
-}
+SEARCH_KEY = "the docstring of a key in `decoding`"
+"""Placeholder for the help of a search option."""
 EXPORT_FORMATS = "ctranslate2", "huggingface", "argos"
 INTEGERS = "int8", "int8_float32", "int8_float16", "int8_bfloat16"
 QUANTIZATIONS = *INTEGERS, "float16", "bfloat16", "float32"
@@ -45,6 +28,14 @@ METRICS = "bleu", "chrf", "chrf++", "ter", "spbleu"
 
 class Parser(argparse.ArgumentParser):
     """Argument parser that reports an error in one line, without the usage text."""
+
+    def format_help(self) -> str:
+        """Return the help text. It reads the help of search options, which takes a moment."""
+        search = [action for action in self._actions if action.help == SEARCH_KEY]
+        docs = attribute_docs(DecodingConfig) if search else {}
+        for action in search:
+            action.help = _search_help(docs[action.dest], getattr(DecodingConfig, action.dest))
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2, with a suggestion for a misspelt choice."""
@@ -117,7 +108,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     add = command("new", "write a recipe for your own files, sized for this machine").add_argument
     add("name", metavar="NAME", help="name of recipes/NAME.yaml and runs/NAME")
-    add("--task", choices=list(SIZES), default="translation", help="task (translation)")
+    add("--task", choices=list(TASKS), default="translation", help="task (translation)")
     add("--from", type=path, dest="run", metavar="RUN", help="fine-tune this model")
     add("--source", default="", metavar="LANGUAGE", help="source language, such as en")
     add("--target", default="", metavar="LANGUAGE", help="target language, such as de")
@@ -182,7 +173,8 @@ def make_parser() -> argparse.ArgumentParser:
     score = command("score", "compute BLEU, chrF2, chrF2++ and TER, and compare systems")
     add = score.add_argument
     add("hypothesis", type=path, metavar="HYP", help="file of translations, or a run")
-    add("references", type=path, nargs="*", metavar="REF", help="reference files (not for runs)")
+    references = "reference files (not for runs)"
+    add("references", type=path, nargs="*", default=[], metavar="REF", help=references)
     others = "files or runs to compare with HYP"
     add("--against", type=path, nargs="+", default=[], metavar="HYP", help=others)
     _add_test_data(score)
@@ -203,7 +195,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_test_data(evaluate)
     add = evaluate.add_argument
     add("-o", "--output", type=path, metavar="FILE", help="write the translations to FILE")
-    add("--robustness", action="store_true", help="add scores with typos, capitals and others")
+    add("--robustness", action="store_true", help="add scores with typos, in lower case and others")
     stride = "language model: stride of the context window, in tokens (half a context)"
     add("--stride", type=count, metavar="N", help=stride)
     add("--json", action="store_true", help="print one JSON object")
@@ -229,7 +221,8 @@ def make_parser() -> argparse.ArgumentParser:
 
     add = command("report", "write an HTML page about runs: curves, data, samples").add_argument
     add("runs", type=path, nargs="+", metavar="RUN", help="run directory")
-    add("-o", "--output", type=path, metavar="FILE", help="page to write (report.html)")
+    page = "page to write (report.html)"
+    add("-o", "--output", type=path, default=Path("report.html"), metavar="FILE", help=page)
     add("--quick", action="store_true", help="leave out samples")
 
     add = command("serve", "answer translation requests over HTTP, as LibreTranslate").add_argument
@@ -250,7 +243,8 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("recipe", type=path, metavar="RECIPE", help="YAML file")
-    add("overrides", nargs="*", metavar="section.key=value", help="override a value of the recipe")
+    changes = "override a value of the recipe"
+    add("overrides", nargs="*", default=[], metavar="section.key=value", help=changes)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -293,18 +287,15 @@ def _add_test_data(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
-    """Add an option for each recipe key in `decoding`."""
+    """Add an option for each recipe key in `decoding` that `translate` uses."""
     group = parser.add_argument_group(
         "search",
         "options override the recipe's section `decoding`; in parentheses the defaults of recipes",
     )
-    hints, defaults = get_type_hints(DecodingConfig), DecodingConfig()
-    for name, text in SEARCH_HELP.items():
-        hint, default = hints[name], getattr(defaults, name)
-        if isinstance(default, bool):
-            default = "yes" if default else "no"
-        text = text if default is None else f"{text} ({default})"
-        add = partial(group.add_argument, f"--{name.replace('_', '-')}", help=text)
+    for name, hint in get_type_hints(DecodingConfig).items():
+        if name == "validation_beam":
+            continue
+        add = partial(group.add_argument, f"--{name.replace('_', '-')}", help=SEARCH_KEY)
         if hint is bool:
             add(action=argparse.BooleanOptionalAction)
         elif get_origin(hint) is Literal:
@@ -314,9 +305,18 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
             add(type=kind, metavar="N" if kind is int else "X")
 
 
+def _search_help(docstring: str, default: object) -> str:
+    """Return the help of a search option."""
+    text = " ".join(docstring.removesuffix(".").split())
+    if isinstance(default, bool):
+        default = "yes" if default else "no"
+    shown = "" if default is None else f" ({default})"
+    return f"{text[0].lower()}{text[1:]}{shown}"
+
+
 def _add_files(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("files", type=path, nargs="*", metavar="FILE", help="input (standard input)")
+    add("files", type=path, nargs="*", default=[], metavar="FILE", help="input (standard input)")
     add("-o", "--output", type=path, metavar="FILE", help="output (standard output)")
     invalid = "invalid UTF-8 input: stop, or replace invalid bytes (strict)"
     add("--errors", choices=["strict", "replace"], default="strict", help=invalid)

@@ -299,7 +299,6 @@ def report(options: argparse.Namespace) -> None:
     from seq2seq.processes import Processes
     from seq2seq.report.report import write_report
 
-    options.output = options.output or Path("report.html")
     require_writable_output(options)
     processes = Processes.join()
     if processes.is_main:  # more processes would not be faster

@@ -10,6 +10,7 @@ from seq2seq.config.data import (
     PairsConfig,
     TextConfig,
 )
+from seq2seq.config.docs import attribute_docs, class_source, commented_yaml
 from seq2seq.config.recipe import (
     config_of,
     default_run,

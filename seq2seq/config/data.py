@@ -79,14 +79,8 @@ class CleaningConfig:
 class AugmentConfig:
     """Shares of training pairs that are changed at random. Each epoch draws other pairs."""
 
-    upper: Probability = 0.0
-    """UPPER CASE, on both sides."""
-    title: Probability = 0.0
-    """Title Case without punctuation at the end, on both sides."""
     lower: Probability = 0.0
-    """lower case, on both sides."""
-    no_end: Probability = 0.0
-    """No punctuation at the end, on both sides."""
+    """lower case, on both sides of pairs whose source ends with punctuation."""
     spaces: Probability = 0.0
     """An extra or a missing space in the source."""
     typos: Probability = 0.0
@@ -98,8 +92,8 @@ class AugmentConfig:
     join: Probability = 0.0
     """One or two other pairs on the same line, if all are short."""
     copy: Probability = 0.0
-    """A symbol of `data.protect` for a word that is equal on both sides: more examples of what the
-    model is to copy."""
+    """A symbol of `data.protect` for a word that is equal on both sides. This adds examples of what
+    the model is to copy."""
 
 
 @dataclass(frozen=True)
@@ -130,17 +124,19 @@ class PairsConfig(DataConfig):
     test: CorpusConfig | None = None
     """Test set, for `evaluate` and `score`."""
     dev_size: CountOrZero = 0
-    """Number of source sentences held out of the first training corpus if `dev` is not given."""
+    """Number of source sentences held out as the development set if `dev` is not given. They are
+    taken from the first training corpus."""
     test_size: CountOrZero = 0
-    """Number of source sentences held out of the first training corpus if `test` is not given."""
+    """Number of source sentences held out as the test set if `test` is not given. They are taken
+    from the first training corpus."""
     exclude: tuple[CorpusConfig, ...] = ()
-    """Corpora whose source sentences are removed from the training data, such as the test sets of
-    the model in `training.init_from`."""
+    """Corpora whose source sentences are removed from the training data. For fine-tuning: the
+    development and test sets of the model in `training.init_from`."""
     clean: CleaningConfig = field(default_factory=CleaningConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     protect: tuple[str, ...] = ()
-    """Patterns of spans that translations keep, such as URLs: names of docs/text.md, `all`, or
-    NAME=REGEX. The model sees symbols instead of the spans."""
+    """Patterns of spans that translations keep, such as URLs. A pattern is a name of docs/text.md,
+    `all`, or NAME=REGEX. The model sees symbols instead of the spans."""
     tokenized: bool = False
     """Whether the files are already tokenised. BLEU then uses sacreBLEU's tokenize=none."""
 

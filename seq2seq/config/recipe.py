@@ -16,6 +16,9 @@ from seq2seq.config.schema import TASKS, Config
 from seq2seq.config.trees import from_tree, to_tree
 from seq2seq.errors import UserError, short
 
+REMOVED = ("upper", "title", "no_end")
+"""Former keys of `data.augment`. In the recipe of an older model they may be 0."""
+
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return the keys of a recipe with `section.key=value` overrides.
@@ -54,6 +57,10 @@ def config_of(tree: dict[str, Any], where: str) -> Config:
     name = tree.get("task", "translation")
     if name not in list(TASKS):
         raise UserError(f"{where}: task={short(name)} must be one of: {', '.join(TASKS)}")
+    data = tree.get("data")
+    if isinstance(data, dict) and isinstance(changes := data.get("augment"), dict):
+        kept = {key: rate for key, rate in changes.items() if key not in REMOVED or rate}
+        tree = tree | {"data": data | {"augment": kept}}
     return from_tree(TASKS[name].defaults, tree, where)
 
 

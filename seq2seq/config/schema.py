@@ -67,8 +67,8 @@ class ModelConfig:
     norm: Literal["post", "pre"] = "post"
     """LayerNorm after each residual addition (post, the paper) or before each sublayer (pre)."""
     positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
-    """Positional encoding: sinusoidal (the paper), learned embeddings, or rotation of the queries
-    and keys of self-attention (Su et al. 2021)."""
+    """Positional encoding. sinusoidal: as in the paper; learned: embeddings; rotary: rotation of
+    the queries and keys of self-attention (Su et al. 2021)."""
     activation: Literal["relu", "gelu", "silu", "swiglu"] = "relu"
     """Activation of the feed-forward networks. swiglu: SiLU(x W) * (x V), with 2/3 of ffn_dim to
     keep the number of parameters (Shazeer 2020)."""
@@ -80,8 +80,8 @@ class ModelConfig:
     pooling: Literal["mean", "first"] = "mean"
     """Input of a classifier's output layer: mean over all tokens, or the first (start) token."""
     context: Width = 512
-    """Context length of language models and classifiers, and number of learned positional
-    embeddings, in tokens. Of a longer text, a classifier reads the beginning (a quarter of the
+    """Context length of language models and classifiers in tokens. It is also the number of learned
+    positional embeddings. Of a longer text, a classifier reads the beginning (a quarter of the
     context) and the end."""
 
 
@@ -181,9 +181,9 @@ class DecodingConfig:
     min_length: CountOrZero = 0
     """Minimum length of a translation, in tokens."""
     max_factor: NonNegative = 1.0
-    """Maximum length of a translation in tokens: max_factor x source length + max_extra."""
+    """Maximum length of a translation in tokens: `max_factor` x source length + `max_extra`."""
     max_extra: CountOrZero = 50
-    """Number of tokens added to the maximum length (see max_factor)."""
+    """Number of tokens added to the maximum length (see `max_factor`)."""
     no_repeat_ngram: CountOrZero = 0
     """Size of token n-grams that may not occur twice in a translation. 0 allows repetition."""
     recase: bool = True
@@ -194,10 +194,10 @@ class DecodingConfig:
     temperature: NonNegative = 1.0
     """Sampling temperature: divides the logits. 0 selects the most probable token."""
     top_k: Count | None = None
-    """Sample only from the K most probable tokens."""
+    """Sample only from the N most probable tokens; by default from all."""
     top_p: Share | None = None
-    """Sample only from the most probable tokens that reach this total probability (nucleus
-    sampling, Holtzman et al. 2020)."""
+    """Sample only from the most probable tokens that reach this total probability; by default from
+    all (nucleus sampling, Holtzman et al. 2020)."""
     seed: Seed = 0
     """Random seed for sampling."""
     precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
@@ -222,8 +222,8 @@ class Config:
     """Name of the default run directory. Defaults to the name of the recipe file, or of its folder
     if the file is `recipe.yaml`."""
     task: str = "translation"
-    """Task of the model: translation (encoder and decoder), language_model (decoder only) or
-    classification (encoder only)."""
+    """Task of the model: translation, language_model or classification. translation has an encoder
+    and a decoder, language_model only a decoder, classification only an encoder."""
     data: DataConfig = field(default_factory=PairsConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

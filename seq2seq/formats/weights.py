@@ -79,7 +79,7 @@ def load_weights(model: Network, folder: Path) -> None:
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         if is_exported(folder):
             raise UserError(
-                f"{folder} is exported to CTranslate2, and only `translate` can use it"
+                f"{folder} is exported to CTranslate2, and only `translate` and `serve` can use it"
             ) from None
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is damaged or missing: {reason:.300}") from None

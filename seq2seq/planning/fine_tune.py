@@ -8,14 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config, CorpusConfig, PairsConfig, from_tree, with_paths
+from seq2seq.config import Config, CorpusConfig, PairsConfig, commented_yaml, from_tree, with_paths
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.evaluation.systems import split_of_run
 from seq2seq.formats.model_directory import describe_model, find_model, vocabulary_files
-from seq2seq.planning.corpus import Request
-from seq2seq.planning.sizes import rounded
-from seq2seq.planning.templates import aligned, data_section, flow
+from seq2seq.planning.plan import COMMENTS, Request, rounded
 from seq2seq.planning.trial import run_trial
 from seq2seq.terminal import duration
 from seq2seq.training.records import corpus_files, current_path
@@ -48,8 +46,8 @@ def initial_model(run: Path, source: str, target: str) -> Config:
     return with_paths(config, partial(current_path, run=run))
 
 
-def fine_tuning(request: Request, run: Path, config: Config) -> tuple[str, str]:
-    """Return a recipe for fine-tuning and a line about its cost.
+def fine_tuning(request: Request, run: Path, config: Config) -> str:
+    """Return a recipe for fine-tuning; log the expected cost.
 
     config: recipe of the initial model, in `run`.
     """
@@ -72,37 +70,48 @@ def fine_tuning(request: Request, run: Path, config: Config) -> tuple[str, str]:
             tokenizer=replace(config.tokenizer, models=vocabulary_files(find_model(run))),
         )
     )
-    per_epoch = trial.tokens_per_epoch
     size = min(initial.batch_tokens, 4096)
-    tokens = min(EPOCHS * per_epoch, trial.tokens_per_minute * minutes)
+    tokens = min(EPOCHS * trial.tokens_per_epoch, trial.tokens_per_minute * minutes)
     updates = max(MIN_UPDATES, rounded(tokens / size))
+    epochs = min(EPOCHS, updates * size / trial.tokens_per_epoch)
     fraction = LR_FRACTION if old else LR_FRACTION_NEW_ONLY
     peak = learning_rate(initial, config.model.dim, initial.warmup_steps)
-    repetitions = min(EPOCHS, updates * size / per_epoch)
-    text = f"""\
+    recipe = {
+        "data": data,
+        "training": {
+            "init_from": str(run),
+            "max_steps": updates,
+            "max_minutes": minutes,
+            "batch_tokens": size,
+            "micro_batch_tokens": min(initial.micro_batch_tokens, 8192),
+            "optimizer": initial.optimizer,
+            "schedule": "cosine",
+            "lr": float(f"{fraction * peak:.3g}"),
+            "warmup_steps": max(10, updates // 20),
+            "clip_norm": initial.clip_norm,
+            "validate_every": max(20, rounded(updates / 5)),
+            "validate_every_epochs": None,
+            "validation_sentences": 300,  # to save time
+            "log_every": 20,
+        },
+        "decoding": {
+            "beam": config.decoding.beam,
+            "length_penalty": config.decoding.length_penalty,
+        },
+    }
+    kept = "training.optimizer", "training.clip_norm", "decoding.beam", "decoding.length_penalty"
+    comments = {
+        "training.max_steps": f"About {epochs:.2g} epochs of the new pairs",
+        "training.lr": f"{fraction:.4g} x the initial model's; higher forgets more",
+        **dict.fromkeys(kept, "As in the initial model"),
+    }
+    expected = duration(min(minutes, updates * size / trial.tokens_per_minute))
+    logger.info("expected: %s of training, %s updates", expected, f"{updates:,}")
+    title = f"""\
 # {request.name}: fine-tunes {run} on {num_new:,} pairs. Written by `seq2seq new --from`.
 # Measurements: docs/fine-tune.md. Model and tokenizer: as in the initial model.
-{data_section(data)}training:
-  init_from: {flow(str(run))}  # the model to start from
-  max_steps: {updates}  # about {repetitions:.2g} epochs of the new pairs
-  max_minutes: {minutes}  # time limit
-  batch_tokens: {size}  # target tokens per update
-  micro_batch_tokens: {min(initial.micro_batch_tokens, 8192)}  # tokens in memory at once
-  optimizer: {initial.optimizer}  # as in the initial model
-  schedule: cosine  # linear warm-up, then decay to zero
-  lr: {fraction * peak:.3g}  # {fraction:.4g} x the initial model's; higher forgets more
-  warmup_steps: {max(10, updates // 20)}  # updates
-  clip_norm: {flow(initial.clip_norm)}  # as in the initial model
-  validate_every: {max(20, rounded(updates / 5))}  # updates
-  validate_every_epochs: null  # off: validate by updates
-  validation_sentences: 300  # of the development set, at most: to save time
-  log_every: 20  # updates
-decoding:
-  beam: {config.decoding.beam}  # as in the initial model
-  length_penalty: {config.decoding.length_penalty}  # as in the initial model
 """
-    expected = duration(min(minutes, updates * size / trial.tokens_per_minute))
-    return aligned(text), f"expected: {expected} of training, {updates:,} updates"
+    return title + commented_yaml(recipe, COMMENTS | comments)
 
 
 def _old_data(run: Path, config: Config, num_new: int) -> dict[str, list[Any]]:

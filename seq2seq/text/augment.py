@@ -1,4 +1,4 @@
-"""Data augmentation: sentence pairs as users type them, with capitals, typos and missing dots."""
+"""Data augmentation: sentence pairs as users type them, with typos and in lower case."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 from numpy.random import Generator
 
-from seq2seq.text.case import title_case
 from seq2seq.text.protect import SYMBOLS
 
 Pair = tuple[str, str]
@@ -33,17 +32,6 @@ _WORD = re.compile(r"\w+")
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
 
 
-def upper(pair: Pair, random: Generator) -> Pair:
-    """UPPER CASE, on both sides."""
-    return pair[0].upper(), pair[1].upper()
-
-
-def title(pair: Pair, random: Generator) -> Pair:
-    """Title Case, on both sides, without punctuation at the end: a heading."""
-    source, target = no_end(pair, random)
-    return title_case(source), title_case(target)
-
-
 def lower(pair: Pair, random: Generator) -> Pair:
     """lower case, on both sides of a sentence.
 
@@ -52,13 +40,6 @@ def lower(pair: Pair, random: Generator) -> Pair:
     if not pair[0].endswith(tuple(FINAL_PUNCTUATION)):
         return pair
     return pair[0].lower(), pair[1].lower()
-
-
-def no_end(pair: Pair, random: Generator) -> Pair:
-    """No punctuation at the end, on both sides."""
-    source, target = pair
-    bare = source.rstrip(FINAL_PUNCTUATION), target.rstrip(FINAL_PUNCTUATION)
-    return bare if all(bare) else pair
 
 
 def spaces(pair: Pair, random: Generator) -> Pair:
@@ -129,9 +110,6 @@ def join(pairs: Sequence[Pair]) -> Pair:
 CHANGES: dict[str, Change] = {
     "copy": copy,
     "quotes": quotes,
-    "no_end": no_end,
-    "upper": upper,
-    "title": title,
     "lower": lower,
     "spaces": spaces,
     "typos": typos,
