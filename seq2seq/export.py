@@ -4,25 +4,77 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from seq2seq.config import Config, DecodingConfig, to_yaml, with_paths
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.ctranslate2_engine import UNSUPPORTED
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import bleu_tokenizer
 from seq2seq.files import atomic_folder, exclusive
-from seq2seq.formats.ctranslate2 import ArgosFormat, CTranslate2Format
-from seq2seq.formats.huggingface import HuggingFaceFormat
+from seq2seq.formats import ctranslate2, huggingface
 from seq2seq.formats.model_directory import find_model
 from seq2seq.formats.weights import load_model
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.records import last_start, metric_name, read_metrics, require_new_folder
 
+UNKNOWN = "Not recorded: this model was exported without its run."
+
 logger = logging.getLogger(__name__)
 
-UNKNOWN = "Not recorded: this model was exported without its run."
+Writer = Callable[[Transformer, Tokenizer, Config, Path, str | None], None]
+FORMATS: dict[str, tuple[Writer, str]] = {
+    "ctranslate2": (ctranslate2.write_ctranslate2, ctranslate2.USAGE),
+    "huggingface": (huggingface.write_huggingface, huggingface.USAGE),
+    "argos": (ctranslate2.write_argos, ctranslate2.ARGOS_USAGE),
+}
+"""Function that writes a model to a folder with its card, and usage in Markdown, of each format.
+
+The function raises UserError if the format does not support the model.
+"""
+
+
+def export(
+    run: Path,
+    output: Path,
+    *,
+    to: str,
+    checkpoint: str | None = None,
+    quantization: str | None = None,
+) -> None:
+    """Export the best model of a run, or a model directory, to a new folder.
+
+    to: key of `FORMATS`. quantization: data type of the weights, for CTranslate2 and Argos.
+    Raises UserError, without writing anything, if the format does not support the model.
+    """
+    require_new_folder(output)
+    folder = find_model(run, checkpoint)
+    loaded = load_model(folder, "cpu")
+    model, tokenizer, config = loaded.model, loaded.tokenizer, portable(loaded.config)
+    if not isinstance(model, Transformer):
+        raise UserError(f"exports are for translation models, not for task={config.task}")
+    write, usage = FORMATS[to]
+    files = list(tokenizer.files)
+    names = {"folder": output.name, "source": files[0], "target": files[-1]}
+    card = model_card(folder, config, model.num_parameters(), usage.format(**names, config=config))
+    with exclusive(output), atomic_folder(output) as draft:
+        (draft / "README.md").write_text(card, encoding="utf-8")
+        (draft / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
+        write(model, tokenizer, config, draft, quantization)
+    for key, value in vars(config.decoding).items():
+        if (old := getattr(loaded.config.decoding, key)) != value:
+            logger.warning("decoding.%s=%s becomes %s: not supported by %s", key, old, value, to)
+    logger.info("add a licence to %s", output / "README.md")
+
+
+def portable(config: Config) -> Config:
+    """Return a recipe without local folders and without search settings that CTranslate2 lacks."""
+    config = with_paths(config, lambda path: Path(path).name)
+    new = {key: getattr(DecodingConfig(), key) for key in UNSUPPORTED}
+    return replace(config, decoding=replace(config.decoding, **new, penalty_form="power"))
 
 
 def model_card(folder: Path, config: Config, parameters: int, usage: str) -> str:
@@ -36,7 +88,8 @@ def model_card(folder: Path, config: Config, parameters: int, usage: str) -> str
     start = last_start(run)
     languages = [code for code in (config.pairs.source, config.pairs.target) if code]
     # Quoted, since YAML reads the code of Norwegian, no, as a boolean.
-    codes = "".join(["language:\n", *(f"- {json.dumps(code)}\n" for code in languages)])
+    codes = "".join(f"- {json.dumps(code)}\n" for code in languages)
+    header = f"language:\n{codes}" if codes else ""
     tags = sorted({f"`{corpus.tag}`" for corpus in config.data.corpora if corpus.tag})
     tagged = f"\n\nStart each sentence with a tag and a space: {' or '.join(tags)}." if tags else ""
     direction = " from {} to {}".format(*languages) if len(languages) == 2 else ""
@@ -44,7 +97,7 @@ def model_card(folder: Path, config: Config, parameters: int, usage: str) -> str
     origin = f", trained from the weights of {initial}" if initial else ""
     return f"""\
 ---
-{codes if languages else ""}pipeline_tag: translation
+{header}pipeline_tag: translation
 license: unknown # fill in the licence of the weights
 ---
 
@@ -111,49 +164,3 @@ def _training(start: dict[str, Any]) -> str:
         f"seq2seq at commit {start['commit'] or 'unknown'} ({versions}). Device: "
         f"{start['device']}, {facts}. Last start: {start['time']}."
     )
-
-
-FORMATS: dict[str, type[CTranslate2Format | HuggingFaceFormat]] = {
-    "ctranslate2": CTranslate2Format,
-    "huggingface": HuggingFaceFormat,
-    "argos": ArgosFormat,
-}
-"""Formats by name. The constructor raises UserError if the format does not support the model."""
-
-
-def export(
-    run: Path,
-    output: Path,
-    *,
-    to: str,
-    checkpoint: str | None = None,
-    quantization: str | None = None,
-) -> None:
-    """Export the best model of a run, or a model directory, to a new folder.
-
-    to: key of `FORMATS`. quantization: data type of the weights, for CTranslate2 and Argos.
-    Raises UserError, without writing anything, if the format does not support the model.
-    """
-    require_new_folder(output)
-    folder = find_model(run, checkpoint)
-    loaded = load_model(folder, "cpu")
-    if not isinstance(loaded.model, Transformer):
-        raise UserError(f"exports are for translation models, not for task={loaded.config.task}")
-    config = portable(loaded.config)
-    exporter = FORMATS[to](loaded.model, loaded.tokenizer, config, quantization)
-    for key, value in vars(config.decoding).items():
-        if (old := getattr(loaded.config.decoding, key)) != value:
-            logger.warning("decoding.%s=%s becomes %s: not supported by %s", key, old, value, to)
-    card = model_card(folder, config, loaded.model.num_parameters(), exporter.usage(output))
-    with exclusive(output), atomic_folder(output) as draft:
-        exporter.write(draft, card)
-        (draft / "README.md").write_text(card, encoding="utf-8")
-        (draft / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
-    logger.info("add a licence to %s", output / "README.md")
-
-
-def portable(config: Config) -> Config:
-    """Return a recipe without local folders and without search settings that CTranslate2 lacks."""
-    config = with_paths(config, lambda path: Path(path).name)
-    new = {key: getattr(DecodingConfig(), key) for key in UNSUPPORTED}
-    return replace(config, decoding=replace(config.decoding, **new, penalty_form="power"))

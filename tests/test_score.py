@@ -28,10 +28,9 @@ from seq2seq.evaluation.comparison import (
     compare,
     mark_differences,
     most_different,
-    read_line_scores,
 )
 from seq2seq.evaluation.metrics import bleu_tokenizer, tokenizer_of
-from seq2seq.evaluation.systems import System, TestSet, load_systems
+from seq2seq.evaluation.systems import System, TestSet, load_systems, read_line_scores
 from seq2seq.files import write_sums
 from seq2seq.processes import Processes
 

@@ -197,8 +197,8 @@ def classify(options: argparse.Namespace) -> None:
 def score(options: argparse.Namespace) -> None:
     """Score translations, and compare systems."""
     from seq2seq.data.lines import require_files
-    from seq2seq.evaluation.comparison import break_down, breakdown_text, compare, read_line_scores
-    from seq2seq.evaluation.systems import load_systems
+    from seq2seq.evaluation.comparison import break_down, breakdown_text, compare
+    from seq2seq.evaluation.systems import load_systems, read_line_scores
     from seq2seq.processes import Processes
 
     hypotheses = [options.hypothesis, *options.against]

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import chain, zip_longest
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sacrebleu.metrics.base import Metric
-from sacrebleu.metrics.base import Score as MetricScore
 from sacrebleu.significance import PairedTest
 
-from seq2seq.data.lines import read_file
-from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import (
     COMPARISON_METRICS,
     NAMES,
     VALIDATION_METRICS,
+    LineMean,
     Score,
-    make_metric,
     sacrebleu_errors,
-    score,
     score_by,
 )
 from seq2seq.evaluation.systems import System, TestSet
@@ -38,6 +33,8 @@ MIN_DIFFERENT = 10
 """Minimum number of differing lines for a significant difference."""
 LOWER_IS_BETTER = ("ter", "metricx")
 """Prefixes of the lower-case names of metrics where a lower score is better."""
+LENGTHS = (1, 6, 11, 21, 41)
+"""Lower bound of each length group, in words of the reference."""
 RULE = (
     f"Significant: p < {LEVEL} in both tests (paired bootstrap resampling and approximate "
     f"randomisation), and at least {MIN_DIFFERENT} lines differ."
@@ -160,6 +157,7 @@ class Result:
         return "\n\n".join("\n".join(lines) for lines in parts)
 
 
+@sacrebleu_errors()
 def compare(
     systems: Sequence[System],
     test_set: TestSet,
@@ -174,85 +172,28 @@ def compare(
     references, outputs = test_set.references, [system.lines for system in systems]
     scores: list[list[Score]] = [[] for _ in systems]
     comparisons: list[list[Comparison]] = [[] for _ in systems]
-    with sacrebleu_errors():
-        measured: list[tuple[str, Metric, Sequence[Sequence[str]]]] = []
-        for key in dict.fromkeys(keys or COMPARISON_METRICS):
-            metric = make_metric(key, tokenize=test_set.tokenize, lowercase=test_set.lowercase)
-            measured.append((key, metric, outputs))
-        for name, numbers in (line_scores or {}).items():
-            measured.append((name.lower(), LineMean(name), numbers))
-        for key, metric, texts in measured:
-            tests = _tests(metric, texts, references)
-            for i, (lines, (margin, p_values)) in enumerate(zip(texts, tests, strict=True)):
-                score = replace(score_by(metric, key, lines, references), margin=margin)
-                scores[i].append(score)
-                if i == 0:
-                    continue
-                comparisons[i].append(
-                    Comparison(
-                        first=systems[0].name,
-                        second=systems[i].name,
-                        metric=score.name,
-                        difference=score.value - scores[0][-1].value,
-                        lines=len(lines),
-                        different=sum(a != b for a, b in zip(texts[0], lines, strict=True)),
-                        p_values=p_values,
-                    )
+    measured: list[tuple[str, Metric, Sequence[Sequence[str]]]] = []
+    for key in dict.fromkeys(keys or COMPARISON_METRICS):
+        measured.append((key, test_set.metric(key), outputs))
+    for name, numbers in (line_scores or {}).items():
+        measured.append((name.lower(), LineMean(name), numbers))
+    for key, metric, texts in measured:
+        tests = _tests(metric, texts, references)
+        for i, (lines, (margin, p_values)) in enumerate(zip(texts, tests, strict=True)):
+            score = score_by(metric, key, lines, references, margin)
+            scores[i].append(score)
+            if i > 0:
+                comparison = Comparison(
+                    first=systems[0].name,
+                    second=systems[i].name,
+                    metric=score.name,
+                    difference=score.value - scores[0][-1].value,
+                    lines=len(lines),
+                    different=sum(a != b for a, b in zip(texts[0], lines, strict=True)),
+                    p_values=p_values,
                 )
+                comparisons[i].append(comparison)
     return Result(systems, scores, comparisons)
-
-
-class LineMean(Metric):
-    """Mean of segment-level scores, as a sacreBLEU metric. Its hypotheses are numbers as text."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def _preprocess_segment(self, sent: str) -> str:
-        return sent
-
-    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
-        return {}
-
-    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: Any) -> list[float]:
-        return [float(hypothesis), 1.0]
-
-    def _compute_score_from_stats(self, stats: Sequence[float]) -> MetricScore:
-        return MetricScore(self.name, float(stats[0]) / float(stats[1]))
-
-    def _aggregate_and_compute(self, stats: Sequence[Sequence[float]]) -> MetricScore:
-        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
-
-
-def read_line_scores(
-    metrics: Sequence[Sequence[str]], systems: Sequence[System]
-) -> dict[str, list[list[str]]]:
-    """Return the scores of all lines of all systems, as text, by metric name.
-
-    metrics: name of each metric, followed by a file for each system with one number per line.
-    """
-    scores = {}
-    for name, *files in metrics:
-        if name.lower() in NAMES:
-            raise UserError(f"--line-scores {name} is a sacreBLEU metric: use another name")
-        if len(files) != len(systems):
-            raise UserError(
-                f"--line-scores {name} needs one file per system: {len(systems)} files, not "
-                f"{len(files)}"
-            )
-        scores[name] = [read_file(Path(file)) for file in files]
-        for file, numbers, system in zip(files, scores[name], systems, strict=True):
-            try:
-                count = len(list(map(float, numbers)))
-            except ValueError:
-                count = 0
-            if count != len(system.lines):
-                raise UserError(
-                    f"{system.name} has {len(system.lines):,} lines, so {file} must have as many, "
-                    "with a number on each line"
-                )
-    return scores
 
 
 def _tests(
@@ -275,10 +216,7 @@ def _tests(
     ]
 
 
-LENGTHS = (1, 6, 11, 21, 41)
-"""Lower bound of each length group, in words of the reference."""
-
-
+@sacrebleu_errors()
 def break_down(systems: Sequence[System], test_set: TestSet, count: int) -> dict[str, Any]:
     """Return a JSON object: scores by length, and the lines where the first two systems differ.
 
@@ -296,7 +234,7 @@ def most_different(
     Lines are sorted by their difference in sentence-level chrF2. Equal scores are left out.
     """
     first, second = systems[:2]
-    metric = make_metric("chrf", lowercase=test_set.lowercase)
+    metric = test_set.metric("chrf")
     compared = []
     for i, references in enumerate(zip(*test_set.references, strict=True)):
         old = metric.sentence_score(first.lines[i], references).score
@@ -320,12 +258,10 @@ def mark_differences(text: str, other: str, before: str, after: str) -> str:
     """Return a text with markers around the words that differ from another text (a word diff)."""
     bare_words, other_words = ([word.rstrip() for word in words(side)] for side in (text, other))
     matcher = SequenceMatcher(None, bare_words, other_words, autojunk=False)
-    matching = {
-        i for start, _, size in matcher.get_matching_blocks() for i in range(start, start + size)
-    }
     result = ""
-    for i, (word, bare) in enumerate(zip(words(text), bare_words, strict=True)):
-        result += word if i in matching else f"{before}{bare}{after}{word[len(bare) :]}"
+    for kind, start, end, _, _ in matcher.get_opcodes():
+        for word, bare in zip(words(text)[start:end], bare_words[start:end], strict=True):
+            result += word if kind == "equal" else f"{before}{bare}{after}{word[len(bare) :]}"
     return result
 
 
@@ -336,6 +272,7 @@ def by_length(systems: Sequence[System], test_set: TestSet) -> list[dict[str, An
     """
     lens = [len(words(text)) for text in test_set.references[0]]
     group_ids = np.digitize(lens, LENGTHS[1:])  # an empty reference belongs to the first group
+    metrics = {key: test_set.metric(key) for key in VALIDATION_METRICS}
     groups = []
     for group_id, (start, end) in enumerate(zip_longest(LENGTHS, LENGTHS[1:])):
         chosen = np.flatnonzero(group_ids == group_id).tolist()
@@ -343,16 +280,13 @@ def by_length(systems: Sequence[System], test_set: TestSet) -> list[dict[str, An
             continue
         name = f"{start} or more" if end is None else f"{start}-{end - 1}"
         group: dict[str, Any] = {"group": name, "lines": len(chosen)}
-        references = [[lines[i] for i in chosen] for lines in test_set.references]
+        references = [[texts[i] for i in chosen] for texts in test_set.references]
         for system in systems:
-            scores = score(
-                [system.lines[i] for i in chosen],
-                references,
-                tokenize=test_set.tokenize,
-                lowercase=test_set.lowercase,
-                keys=VALIDATION_METRICS,
-            )
-            group[system.name] = {metric.key: round(metric.value, 4) for metric in scores}
+            lines = [system.lines[i] for i in chosen]
+            group[system.name] = {
+                key: round(metric.corpus_score(lines, references).score, 4)
+                for key, metric in metrics.items()
+            }
         groups.append(group)
     return groups
 

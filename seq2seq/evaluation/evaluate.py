@@ -11,17 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.config import with_batch_tokens
+from seq2seq.config import Config, TextConfig, with_batch_tokens
 from seq2seq.data.augmentation import generators
 from seq2seq.data.lines import map_sharded
+from seq2seq.data.store import PreparedData
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import UserError, named_output, not_a_number
 from seq2seq.evaluation.evaluators import TranslationEvaluator, evaluator_of
 from seq2seq.evaluation.metrics import VALIDATION_METRICS, bleu_tokenizer, score
-from seq2seq.evaluation.systems import encode_files, split_of_run
+from seq2seq.evaluation.systems import read_pairs, split_of_run, tag_of
 from seq2seq.files import write_text
 from seq2seq.formats.model_directory import find_model
 from seq2seq.formats.weights import load_model
 from seq2seq.model.transformer import Transformer
+from seq2seq.preparation.corpora import tagged
+from seq2seq.preparation.prepare import encode_pairs
+from seq2seq.preparation.text import encode_text
 from seq2seq.processes import Processes
 from seq2seq.terminal import aligned
 from seq2seq.text.augment import CHANGES, Pair, join
@@ -84,6 +90,25 @@ def evaluate_run(
             tokenize=bleu_tokenizer(config.pairs),
         )
     return metrics
+
+
+def encode_files(config: Config, tokenizer: Tokenizer, data: str, folder: Path) -> PreparedData:
+    """Encode files to a folder as the split `test`.
+
+    data: as `data.test` in a recipe: PREFIX of two files or a .tsv for translation, a file of
+    `label<TAB>text` lines for a classifier, a file or folder of text for a language model.
+    """
+    if isinstance(config.data, TextConfig):
+        facts = encode_text(tokenizer, data, folder)
+        return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
+    tag = tag_of(config)
+    pairs = [(tagged(tag, source), target) for source, target in read_pairs(config.pairs, data)]
+    known = tokenizer.target.names if isinstance(tokenizer.target, Labels) else None
+    if known and (unknown := {label for _, label in pairs}.difference(known)):
+        raise UserError(f"--data: {data} has the label {min(unknown)!r}, unknown to the model")
+    encode_pairs(folder / "test.arrow", pairs, tokenizer, config.pairs)
+    facts = {"files": ["test.arrow"], "pairs": len(pairs)}
+    return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
 
 
 def changed_pairs(pairs: Sequence[Pair]) -> Iterator[tuple[str, list[Pair]]]:

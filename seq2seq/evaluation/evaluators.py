@@ -27,7 +27,6 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import (
     EVALUATION_METRICS,
     VALIDATION_METRICS,
-    Score,
     bleu_tokenizer,
     score,
 )
@@ -108,11 +107,8 @@ class TranslationEvaluator(SplitEvaluator):
             return metrics | dict.fromkeys(keys, math.nan)
         translator = self.translator(model)
         self.translations = map_sharded(translator.translate, self.sources, self.processes)
-        scores: Sequence[Score] = ()
-        if self.processes.is_main:
-            tokenize = bleu_tokenizer(self.config.pairs)
-            scores = score(self.translations, [self.references], tokenize=tokenize, keys=keys)
-        scores = self.processes.broadcast(scores)
+        tokenize = bleu_tokenizer(self.config.pairs)
+        scores = score(self.translations, [self.references], tokenize=tokenize, keys=keys)
         self.facts |= {metric.signature_key: metric.signature for metric in scores}
         self.facts["search"] = describe_search(self.decoding, translator.engines.precision)
         return metrics | {metric.key: metric.value for metric in scores}
@@ -174,18 +170,10 @@ class TextEvaluator(SplitEvaluator):
         sums = np.zeros(4)  # nll, tokens, characters and bytes of the scored predictions
         size = max(1, self.config.training.micro_batch_tokens // self.context)
         shard = [self.windows[i] for i in self.processes.shard(len(self.windows))]
-        length = min(self.context, len(self.tokens) - 1)  # a short text has one window
         for first in range(0, len(shard), size):
-            batch = shard[first : first + size]
-            rows = np.stack([self.tokens[start : start + length + 1] for start, _ in batch])
-            counts = torch.tensor([count for _, count in batch])
-            batch_nll, labels = text_nll(model, rows, counts)
-            sums += (
-                batch_nll,
-                len(labels),
-                self._num_characters[labels].sum(),
-                self._num_bytes[labels].sum(),
-            )
+            batch_nll, labels = text_nll(model, self.tokens, shard[first : first + size])
+            counts = [each[labels].sum() for each in (self._num_characters, self._num_bytes)]
+            sums += batch_nll, len(labels), *counts
         nll, tokens, characters, num_bytes = self.processes.all_reduce(*sums.tolist())
         bits = nll / math.log(2)
         return {
@@ -207,14 +195,15 @@ def windows_of(num_tokens: int, context: int, stride: int) -> list[tuple[int, in
 
 @torch.inference_mode()
 def text_nll(
-    model: LanguageModel, rows: Tokens, counts: torch.Tensor
+    model: LanguageModel, tokens: Tokens, windows: Sequence[tuple[int, int]]
 ) -> tuple[float, NDArray[np.int64]]:
-    """Return the summed nll of the last `counts` predictions of each row, and the predicted ids.
+    """Return the summed nll of the scored predictions of context windows, and the predicted ids.
 
-    rows: token ids, (B, L + 1). counts: (B,).
+    windows: from `windows_of`.
     """
-    batch = context_window_batch(rows)
-    length = rows.shape[1] - 1
+    length = min(model.config.context, len(tokens) - 1)  # a short text has one window
+    batch = context_window_batch(np.stack([tokens[i : i + length + 1] for i, _ in windows]))
+    counts = torch.tensor([count for _, count in windows])
     chosen = (torch.arange(length) >= length - counts[:, None]).flatten()
     on_device = batch.to(model.device)
     labels = batch.labels[chosen]

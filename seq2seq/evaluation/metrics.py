@@ -11,6 +11,8 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
+from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.base import Score as MetricScore
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
@@ -111,43 +113,55 @@ def make_metric(key: str, *, tokenize: str = DEFAULT_TOKENIZER, lowercase: bool 
     return CHRF(word_order=2 if key == "chrf++" else 0, lowercase=lowercase)
 
 
+@sacrebleu_errors()
 def score(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
     *,
     tokenize: str = DEFAULT_TOKENIZER,
-    lowercase: bool = False,
     keys: Sequence[str] = EVALUATION_METRICS,
 ) -> list[Score]:
-    """Return corpus-level scores of hypotheses, with one or more lists of references."""
-    require_aligned("hypotheses", hypotheses, references)
-    with sacrebleu_errors():
-        metrics = {key: make_metric(key, tokenize=tokenize, lowercase=lowercase) for key in keys}
-        return [score_by(metrics[key], key, hypotheses, references) for key in keys]
+    """Return corpus-level scores of hypotheses, with one or more lists of references.
+
+    All lists have a text for each line of the test set.
+    """
+    return [
+        score_by(make_metric(key, tokenize=tokenize), key, hypotheses, references) for key in keys
+    ]
 
 
 def score_by(
-    metric: Any, key: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+    metric: Any,
+    key: str,
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    margin: float | None = None,
 ) -> Score:
-    """Return the corpus-level score of hypotheses in one metric."""
+    """Return the corpus-level score of hypotheses in one metric; margin: see `Score`."""
     result = metric.corpus_score(hypotheses, references)
     details = str(result) if isinstance(metric, BLEU) else ""
     signature = str(metric.get_signature()) if key in NAMES else ""
-    return Score(key, NAMES.get(key) or metric.name, result.score, details, signature)
+    return Score(key, NAMES.get(key) or metric.name, result.score, details, signature, margin)
 
 
-def require_aligned(
-    name: object, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-) -> None:
-    """Raise UserError unless all lists have the same length and are not empty.
+class LineMean(Metric):
+    """Mean of segment-level scores, as a sacreBLEU metric. Its hypotheses are numbers as text."""
 
-    name: plural noun for the hypotheses, for the message.
-    """
-    for lines in references:
-        if len(lines) != len(hypotheses):
-            raise UserError(
-                f"{len(hypotheses)} {name} but {len(lines)} references: they must "
-                "be aligned line by line"
-            )
-    if not hypotheses:
-        raise UserError("no lines to score: the files are empty")
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def _preprocess_segment(self, sent: str) -> str:
+        return sent
+
+    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
+        return {}
+
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: Any) -> list[float]:
+        return [float(hypothesis), 1.0]
+
+    def _compute_score_from_stats(self, stats: Sequence[float]) -> MetricScore:
+        return MetricScore(self.name, float(stats[0]) / float(stats[1]))
+
+    def _aggregate_and_compute(self, stats: Sequence[Sequence[float]]) -> MetricScore:
+        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])

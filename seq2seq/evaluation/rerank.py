@@ -13,7 +13,6 @@ from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
@@ -93,13 +92,10 @@ def expected_utility(texts: Sequence[str], utility: Utility) -> list[float]:
 def log_prob_of_text(generator: TextGenerator, text: str) -> float:
     """Return the log-probability per token, in nats, of a line of text after a newline."""
     [ids] = generator.tokenizer.target.encode([f"\n{text}\n"])
-    tokens = np.array(ids)
     context = generator.model.config.context
-    nll = 0.0
-    for start, count in windows_of(len(tokens), context, max(1, context // 2)):
-        row = tokens[None, start : start + context + 1]
-        nll += text_nll(generator.model, row, torch.tensor([count]))[0]
-    return -nll / (len(tokens) - 1)
+    windows = windows_of(len(ids), context, max(1, context // 2))
+    nll, labels = text_nll(generator.model, np.array(ids), windows)
+    return -nll / len(labels)
 
 
 class Reranker:

@@ -7,95 +7,33 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from seq2seq.config import Config, CorpusConfig, DecodingConfig, PairsConfig, TextConfig, with_paths
+from seq2seq.config import Config, CorpusConfig, DecodingConfig, PairsConfig, with_paths
 from seq2seq.data.lines import map_sharded, read_file
 from seq2seq.data.store import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import Labels
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import (
     DEFAULT_TOKENIZER,
+    NAMES,
     bleu_tokenizer,
-    require_aligned,
+    make_metric,
     tokenizer_of,
 )
 from seq2seq.formats.model_directory import describe_model, find_model
-from seq2seq.preparation.corpora import TextPair, open_corpus, tagged
+from seq2seq.preparation.corpora import TextPair, open_corpus
 from seq2seq.preparation.folder import find_prepared
-from seq2seq.preparation.prepare import encode_pairs, prepare
-from seq2seq.preparation.text import encode_text
+from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.training.records import current_path, last_start
-
-logger = logging.getLogger(__name__)
-
-
-def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) -> PreparedData:
-    """Return the prepared data that a run was trained with. The corpora may be gone.
-
-    If the prepared data are gone, they are prepared again. Raises UserError if they have changed.
-    """
-    if not config.data.corpora:
-        raise UserError(f"{run} has no record of its training data: name a test set with --data")
-    trained_with = last_start(run).get("data", {})  # {} of a model directory
-    config = with_paths(config, partial(current_path, run=run))
-    folder = find_prepared(Path(config.data.store), trained_with.get("fingerprint", ""))
-    data = PreparedData.load(folder, split) if folder else prepare(config)
-    recorded = replace(data, manifest=trained_with)
-    splits = trained_with.get("splits", {})
-    same_split = split not in splits or data.checksum(split) == recorded.checksum(split)
-    if data.tokenizer.checksum != tokenizer.checksum or not same_split:
-        raise UserError(
-            f"the {split} set in {data.folder} is not the one that {run} was trained with: the "
-            "corpora have changed; restore them, or train a new run"
-        )
-    return data
-
-
-def encode_files(config: Config, tokenizer: Tokenizer, data: str, folder: Path) -> PreparedData:
-    """Encode files to a folder as the split `test`.
-
-    data: as `data.test` in a recipe: PREFIX of two files or a .tsv for translation, a file of
-    `label<TAB>text` lines for a classifier, a file or folder of text for a language model.
-    """
-    if isinstance(config.data, TextConfig):
-        facts = encode_text(tokenizer, data, folder)
-        return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
-    tag = tag_of(config)
-    pairs = [(tagged(tag, source), target) for source, target in read_pairs(config.pairs, data)]
-    known = tokenizer.target.names if isinstance(tokenizer.target, Labels) else None
-    if known and (unknown := {label for _, label in pairs}.difference(known)):
-        raise UserError(f"--data: {data} has the label {min(unknown)!r}, unknown to the model")
-    encode_pairs(folder / "test.arrow", pairs, tokenizer, config.pairs)
-    facts = {"files": ["test.arrow"], "pairs": len(pairs)}
-    return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
-
-
-def read_pairs(config: PairsConfig, data: str) -> list[TextPair]:
-    """Read pairs of source and target, or text and label, without tags."""
-    pairs = list(open_corpus(config, CorpusConfig(path=data), "--data").read())
-    if not pairs:
-        raise UserError(f"--data: {data} is empty")
-    return pairs
-
-
-def tag_of(config: Config, split: str = "test") -> str | None:
-    """Return the tag of the recipe's `dev` or `test` set. Warn if only training data have tags."""
-    data = config.pairs
-    corpus, size = {"dev": (data.dev, data.dev_size), "test": (data.test, data.test_size)}[split]
-    if not corpus and size:
-        corpus = data.train[0]
-    tag = corpus.tag if corpus else None
-    if tag is None and any(corpus.tag for corpus in data.train):
-        logger.warning("the model was trained with tagged source sentences: these have no tag")
-    return tag
-
 
 SEARCH_KEYS = ("beam", "patience", "length_penalty", "penalty_form")
 """Keys of the section `decoding` that are always shown. Other keys are shown if changed."""
 NO_SEARCH_KEYS = ("precision", "batch_tokens", "validation_beam")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -119,16 +57,9 @@ class TestSet:
 
     __test__ = False  # not a pytest class
 
-
-def describe_search(decoding: DecodingConfig, precision: str) -> str:
-    """Return the main search settings, and those that differ from their defaults."""
-    default = asdict(DecodingConfig())
-    settings = [
-        f"{key}={value}"
-        for key, value in asdict(decoding).items()
-        if key in SEARCH_KEYS or (key not in NO_SEARCH_KEYS and value != default[key])
-    ]
-    return " ".join([*settings, f"precision={precision}"])
+    def metric(self, key: str) -> Any:
+        """Return a metric of sacreBLEU with the options of this test set."""
+        return make_metric(key, tokenize=self.tokenize, lowercase=self.lowercase)
 
 
 def load_systems(
@@ -143,10 +74,10 @@ def load_systems(
 ) -> tuple[TestSet, list[System]]:
     """Return the test set and the translations of all systems.
 
-    hypotheses: files or runs. The references come from `references`, from `data`
-    (`test_sets.encode_files`) or from a split of the first run. processes: they share the
-    translation. tokenize: by default the tokenizer of the first run's recipe, or of the language
-    that is the suffix of the references.
+    hypotheses: files or runs. The references come from `references`, from the files named by `data`
+    or from a split of the first run. processes: they share the translation. tokenize: by default
+    the tokenizer of the first run's recipe, or of the language that is the suffix of the
+    references.
     """
     runs = {path: _config_of(path) for path in hypotheses if path.is_dir()}
     if references and (runs or data is not None):
@@ -166,7 +97,14 @@ def load_systems(
             "--against HYP2`; runs need no file"
         )
     for path, lines in files.items():  # fail before the runs translate
-        require_aligned(f"lines in {path}", lines, lists)
+        for texts in lists:
+            if len(texts) != len(lines):
+                raise UserError(
+                    f"{len(lines)} lines in {path} but {len(texts)} references: they must be "
+                    "aligned line by line"
+                )
+        if not lines:
+            raise UserError("no lines to score: the files are empty")
     if tokenize is None:
         configs = list(runs.values())
         suffix = references[0].suffix[1:] if references else ""
@@ -216,3 +154,86 @@ def _texts_of_runs(
     if any(texts != test_sets[0] for texts in test_sets):
         raise UserError(f"the runs have different {split} sets: name one with --data PREFIX")
     return test_sets[0]
+
+
+def read_line_scores(
+    metrics: Sequence[Sequence[str]], systems: Sequence[System]
+) -> dict[str, list[list[str]]]:
+    """Return the scores of all lines of all systems, as text, by metric name.
+
+    metrics: name of each metric, followed by a file for each system with one number per line.
+    """
+    scores = {}
+    for name, *files in metrics:
+        if name.lower() in NAMES:
+            raise UserError(f"--line-scores {name} is a sacreBLEU metric: use another name")
+        if len(files) != len(systems):
+            raise UserError(
+                f"--line-scores {name} needs one file per system: {len(systems)} files, not "
+                f"{len(files)}"
+            )
+        scores[name] = [read_file(Path(file)) for file in files]
+        for file, numbers, system in zip(files, scores[name], systems, strict=True):
+            try:
+                count = len(list(map(float, numbers)))
+            except ValueError:
+                count = 0
+            if count != len(system.lines):
+                raise UserError(
+                    f"{system.name} has {len(system.lines):,} lines, so {file} must have as many, "
+                    "with a number on each line"
+                )
+    return scores
+
+
+def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) -> PreparedData:
+    """Return the prepared data that a run was trained with. The corpora may be gone.
+
+    If the prepared data are gone, they are prepared again. Raises UserError if they have changed.
+    """
+    if not config.data.corpora:
+        raise UserError(f"{run} has no record of its training data: name a test set with --data")
+    trained_with = last_start(run).get("data", {})  # {} of a model directory
+    config = with_paths(config, partial(current_path, run=run))
+    folder = find_prepared(Path(config.data.store), trained_with.get("fingerprint", ""))
+    data = PreparedData.load(folder, split) if folder else prepare(config)
+    recorded = replace(data, manifest=trained_with)
+    splits = trained_with.get("splits", {})
+    same_split = split not in splits or data.checksum(split) == recorded.checksum(split)
+    if data.tokenizer.checksum != tokenizer.checksum or not same_split:
+        raise UserError(
+            f"the {split} set in {data.folder} is not the one that {run} was trained with: the "
+            "corpora have changed; restore them, or train a new run"
+        )
+    return data
+
+
+def read_pairs(config: PairsConfig, data: str) -> list[TextPair]:
+    """Read pairs of source and target, or text and label, without tags."""
+    pairs = list(open_corpus(config, CorpusConfig(path=data), "--data").read())
+    if not pairs:
+        raise UserError(f"--data: {data} is empty")
+    return pairs
+
+
+def tag_of(config: Config, split: str = "test") -> str | None:
+    """Return the tag of the recipe's `dev` or `test` set. Warn if only training data have tags."""
+    data = config.pairs
+    corpus, size = {"dev": (data.dev, data.dev_size), "test": (data.test, data.test_size)}[split]
+    if not corpus and size:
+        corpus = data.train[0]
+    tag = corpus.tag if corpus else None
+    if tag is None and any(corpus.tag for corpus in data.train):
+        logger.warning("the model was trained with tagged source sentences: these have no tag")
+    return tag
+
+
+def describe_search(decoding: DecodingConfig, precision: str) -> str:
+    """Return the main search settings, and those that differ from their defaults."""
+    default = asdict(DecodingConfig())
+    settings = [
+        f"{key}={value}"
+        for key, value in asdict(decoding).items()
+        if key in SEARCH_KEYS or (key not in NO_SEARCH_KEYS and value != default[key])
+    ]
+    return " ".join([*settings, f"precision={precision}"])

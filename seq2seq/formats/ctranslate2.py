@@ -217,34 +217,47 @@ def _fill_norm(spec: Any, norm: Any) -> None:
     spec.gamma, spec.beta = norm.weight.float(), norm.bias.float()
 
 
-PACKAGE_VERSION = "1.0"
-ARGOS_VERSION = "1.9"
-"""Minimum version of Argos Translate for the package."""
-
-_USAGE = """\
+USAGE = """\
 With seq2seq: `seq2seq translate {folder} < FILE`. With CTranslate2 alone (it takes and returns
 subword pieces):
 
 ```python
 import ctranslate2, sentencepiece
 
-source = sentencepiece.SentencePieceProcessor(model_file="{folder}/{source_file}")
-target = sentencepiece.SentencePieceProcessor(model_file="{folder}/{target_file}")
+source = sentencepiece.SentencePieceProcessor(model_file="{folder}/{source}")
+target = sentencepiece.SentencePieceProcessor(model_file="{folder}/{target}")
 translator = ctranslate2.Translator("{folder}")
 pieces = source.encode("A sentence.", out_type=str)
 [result] = translator.translate_batch(
-    [pieces], beam_size={decoding.beam}, length_penalty={decoding.length_penalty},
-    patience={decoding.patience},
+    [pieces], beam_size={config.decoding.beam}, length_penalty={config.decoding.length_penalty},
+    patience={config.decoding.patience},
 )
 print(target.decode(result.hypotheses[0]))
 ```
 """
-_ARGOS_USAGE = """\
+
+
+def write_ctranslate2(
+    model: Transformer, tokenizer: Tokenizer, config: Config, folder: Path, quantization: str | None
+) -> None:
+    """Write a model directory for CTranslate2, which `seq2seq translate` reads too.
+
+    quantization: data type of the weights; None for float32.
+    """
+    require_extra("ctranslate2", "--to ctranslate2")
+    write_model(model, tokenizer, config, folder, quantization or "float32")
+    save_description(folder, model.num_parameters(), tokenizer, config)
+
+
+ARGOS_VERSION = "1.9"
+"""Minimum version of Argos Translate for the package."""
+ARGOS_USAGE = """\
 With [Argos Translate](https://github.com/argosopentech/argos-translate), after
 `pip install argostranslate`:
 
-    python -c "from argostranslate import package; package.install_from_path('{file}')"
-    argos-translate --from {source} --to {target} "A sentence."
+    python -c "from argostranslate import package; package.install_from_path('{folder}/\
+translate-{config.data.source}_{config.data.target}-1_0.argosmodel')"
+    argos-translate --from {config.data.source} --to {config.data.target} "A sentence."
 
 [LibreTranslate](https://github.com/LibreTranslate/LibreTranslate) serves the installed packages.
 
@@ -253,76 +266,40 @@ length penalty, and writes underscores as spaces.
 """
 
 
-class CTranslate2Format:
-    """Model directory for CTranslate2. `seq2seq translate` reads it too."""
+def write_argos(
+    model: Transformer, tokenizer: Tokenizer, config: Config, folder: Path, quantization: str | None
+) -> None:
+    """Write a package for Argos Translate: a zip of a CTranslate2 model and its tokenizer.
 
-    def __init__(
-        self, model: Transformer, tokenizer: Tokenizer, config: Config, quantization: str | None
-    ) -> None:
-        """quantization: data type of the weights; None for float32."""
-        require_extra("ctranslate2", "--to ctranslate2")
-        self.model, self.tokenizer, self.config = model, tokenizer, config
-        self.quantization = quantization or "float32"
-
-    def usage(self, folder: Path) -> str:
-        """Return how to use the exported model, in Markdown."""
-        files = list(self.tokenizer.files)
-        names = {"folder": folder.name, "source_file": files[0], "target_file": files[-1]}
-        return _USAGE.format(**names, decoding=self.config.decoding)
-
-    def write(self, folder: Path, card: str) -> None:
-        """Write the model, the tokenizer and the description that `translate` needs to a folder."""
-        write_model(self.model, self.tokenizer, self.config, folder, self.quantization)
-        save_description(folder, self.model.num_parameters(), self.tokenizer, self.config)
-
-
-class ArgosFormat(CTranslate2Format):
-    """Folder with a .argosmodel: a zip of a CTranslate2 model and its SentencePiece model."""
-
-    def __init__(
-        self, model: Transformer, tokenizer: Tokenizer, config: Config, quantization: str | None
-    ) -> None:
-        """quantization: data type of the weights; None for float32."""
-        require_extra("babel", "--to argos")
-        super().__init__(model, tokenizer, config, quantization)
-        data = self.config.pairs
-        if not (data.source and data.target):
-            raise UserError("--to argos needs data.source and data.target, the language codes")
-        if tokenizer.source is not tokenizer.target:
-            raise UserError(
-                "--to argos needs one SentencePiece model for both languages: train with "
-                "tokenizer.shared=true, or export --to ctranslate2"
-            )
-        self.name = f"translate-{data.source}_{data.target}-{PACKAGE_VERSION.replace('.', '_')}"
-
-    def usage(self, folder: Path) -> str:
-        """Return how to use the exported package, in Markdown."""
-        data = self.config.pairs
-        return _ARGOS_USAGE.format(
-            file=f"{folder.name}/{self.name}.argosmodel", source=data.source, target=data.target
+    folder: with the model card. quantization: data type of the weights; None for float32.
+    """
+    for package in ("babel", "ctranslate2"):
+        require_extra(package, "--to argos")
+    source, target = config.pairs.source, config.pairs.target
+    if not (source and target):
+        raise UserError("--to argos needs data.source and data.target, the language codes")
+    if tokenizer.source is not tokenizer.target:
+        raise UserError(
+            "--to argos needs one SentencePiece model for both languages: train with "
+            "tokenizer.shared=true, or export --to ctranslate2"
         )
-
-    def write(self, folder: Path, card: str) -> None:
-        """Write the package and its model card to a folder."""
-        data = self.config.pairs
-        metadata = {
-            "package_version": PACKAGE_VERSION,
-            "argos_version": ARGOS_VERSION,
-            "from_code": data.source,
-            "from_name": language_name(data.source),
-            "to_code": data.target,
-            "to_name": language_name(data.target),
-        }
-        package = folder / f"{self.name}.argosmodel"
-        with (
-            TemporaryDirectory(dir=folder) as name,
-            zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as archive,
-        ):
-            model = Path(name)
-            write_model(self.model, self.tokenizer, self.config, model, self.quantization)
-            for file in sorted(model.iterdir()):
-                archive.write(file, f"{self.name}/model/{file.name}")
-            text = json.dumps(metadata, indent=2, ensure_ascii=False)
-            archive.writestr(f"{self.name}/metadata.json", text)
-            archive.writestr(f"{self.name}/sentencepiece.model", self.tokenizer.source.model)
-            archive.writestr(f"{self.name}/README.md", card)
+    metadata = {
+        "package_version": "1.0",
+        "argos_version": ARGOS_VERSION,
+        "from_code": source,
+        "from_name": language_name(source),
+        "to_code": target,
+        "to_name": language_name(target),
+    }
+    name = f"translate-{source}_{target}-1_0"
+    with (
+        TemporaryDirectory(dir=folder) as draft,
+        zipfile.ZipFile(folder / f"{name}.argosmodel", "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        write_model(model, tokenizer, config, Path(draft), quantization or "float32")
+        for file in sorted(Path(draft).iterdir()):
+            archive.write(file, f"{name}/model/{file.name}")
+        text = json.dumps(metadata, indent=2, ensure_ascii=False)
+        archive.writestr(f"{name}/metadata.json", text)
+        archive.writestr(f"{name}/sentencepiece.model", tokenizer.source.model)
+        archive.write(folder / "README.md", f"{name}/README.md")

@@ -35,8 +35,7 @@ DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 """Keys with equal names in config.json and in a recipe."""
 DEFAULT_LENGTH = 512
 """Maximum length in tokens if a model does not specify it."""
-
-_RENAMED = (
+RENAMED = (
     ("encoder.", "model.encoder."),
     ("decoder.", "model.decoder."),
     (".norm.", ".layer_norm."),
@@ -51,28 +50,27 @@ _RENAMED = (
     (".query.", ".q_proj."),
     (".output.", ".out_proj."),
 )
+"""Parts of the names of weights in this package and in transformers, in the order of renaming."""
+SHARED = "model.shared.weight"
+ENCODER = "model.encoder.embed_tokens.weight"
+DECODER = "model.decoder.embed_tokens.weight"
+HEAD = "lm_head.weight"
+EMBEDDINGS = {
+    "source_embedding.weight": (ENCODER, SHARED),
+    "target_embedding.weight": (DECODER, SHARED, HEAD),
+    "output.weight": (HEAD, DECODER, SHARED),
+}
+"""Possible names of embeddings and output projection; tied weights are saved once."""
+BIAS = "final_logits_bias"
 
 
 def marian_names(name: str) -> tuple[str, ...]:
     """Return Hugging Face's names of a weight; several are concatenated in this package."""
-    for part, marian_part in _RENAMED:
+    for part, marian_part in RENAMED:
         name = name.replace(part, marian_part)
     if ".key_value." in name:
         return name.replace("key_value", "k_proj"), name.replace("key_value", "v_proj")
     return (name,)
-
-
-_SHARED = "model.shared.weight"
-_ENCODER = "model.encoder.embed_tokens.weight"
-_DECODER = "model.decoder.embed_tokens.weight"
-_HEAD = "lm_head.weight"
-EMBEDDINGS = {
-    "source_embedding.weight": (_ENCODER, _SHARED),
-    "target_embedding.weight": (_DECODER, _SHARED, _HEAD),
-    "output.weight": (_HEAD, _DECODER, _SHARED),
-}
-"""Possible names of embeddings and output projection; tied weights are saved once."""
-BIAS = "final_logits_bias"
 
 
 def is_marian(folder: Path) -> bool:
@@ -147,7 +145,20 @@ def _model_section(settings: dict[str, Any], tokenizer: Tokenizer, path: Path) -
     }
 
 
-_USAGE = """\
+def from_marian(model: Network, marian: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a Marian model under the names of this package."""
+    import torch
+
+    marian["output.bias"] = marian.get(BIAS, torch.zeros(1, model.output.out_features))[0]
+    weights = {}
+    for name, _ in model.named_parameters():
+        names = [key for key in EMBEDDINGS.get(name, ()) if key in marian][:1] or marian_names(name)
+        if marian.keys() >= {*names}:
+            weights[name] = torch.cat([marian[key] for key in names])
+    return weights
+
+
+USAGE = """\
 ```python
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -162,134 +173,32 @@ and `DataCollatorForSeq2Seq`.
 """
 
 
-class HuggingFaceFormat:
-    """Model directory for `AutoModelForSeq2SeqLM` and `AutoTokenizer`, without custom code."""
+def write_huggingface(
+    model: Transformer, tokenizer: Tokenizer, config: Config, folder: Path, quantization: str | None
+) -> None:
+    """Write a folder for `AutoModelForSeq2SeqLM` and `AutoTokenizer`, without custom code.
 
-    def __init__(
-        self, model: Transformer, tokenizer: Tokenizer, config: Config, quantization: str | None
-    ) -> None:
-        """quantization: must be None."""
-        if quantization:
-            raise UserError("--quantization is for ctranslate2 and argos")
-        _require_representable(config, tokenizer)
-        require_extra("transformers", "--to huggingface")
-        self.model, self.tokenizer, self.config = model, tokenizer, config
+    quantization: must be None.
+    """
+    if quantization:
+        raise UserError("--quantization is for ctranslate2 and argos")
+    _require_supported(config, tokenizer)
+    require_extra("transformers", "--to huggingface")
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
+    from transformers.utils.logging import disable_progress_bar
 
-    def usage(self, folder: Path) -> str:
-        """Return how to use the exported model, in Markdown."""
-        return _USAGE.format(folder=folder.name)
-
-    def write(self, folder: Path, card: str) -> None:
-        """Write the model and its tokenizer to a folder."""
-        from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
-        from transformers.utils.logging import disable_progress_bar
-
-        kind = "pegasus" if self.config.model.norm == "pre" else "marian"
-        model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **self._settings()))
-        unknown = model.load_state_dict(self._weights(), strict=False).unexpected_keys
-        assert not unknown, unknown
-        model.generation_config = GenerationConfig(**self._search())
-        disable_progress_bar()
-        model.save_pretrained(folder)
-        self._write_tokenizer(folder)
-
-    def _settings(self) -> dict[str, Any]:
-        """Return the content of config.json."""
-        model_config = self.config.model
-        return {
-            **{theirs: getattr(model_config, ours) for theirs, ours in SHAPE.items()},
-            **{key: getattr(model_config, key) for key in DROPOUTS},
-            "vocab_size": self.tokenizer.source.size,
-            "decoder_vocab_size": self.tokenizer.target.size,
-            "activation_function": model_config.activation,
-            "max_position_embeddings": self.config.num_positions,
-            "scale_embedding": True,
-            "normalize_before": model_config.norm == "pre",
-            "add_final_layer_norm": model_config.norm == "pre",
-            "normalize_embedding": False,
-            "static_position_embeddings": model_config.positions == "sinusoidal",
-            "share_encoder_decoder_embeddings": model_config.tied and self.tokenizer.shared,
-            "tie_word_embeddings": model_config.tied,
-            **self._symbols(),
-        }
-
-    def _symbols(self) -> dict[str, int]:
-        target = self.tokenizer.target
-        return {
-            "pad_token_id": target.pad_id,
-            "bos_token_id": target.bos_id,
-            "eos_token_id": target.eos_id,
-            "decoder_start_token_id": target.bos_id,
-            "forced_eos_token_id": target.eos_id,  # the default is 0
-        }
-
-    def _search(self) -> dict[str, Any]:
-        """Return the content of generation_config.json."""
-        decoding, target = self.config.decoding, self.tokenizer.target
-        longest = self.config.max_source_tokens
-        length = math.floor(decoding.max_factor * longest) + decoding.max_extra + 1
-        return {
-            "num_beams": decoding.beam,
-            "length_penalty": decoding.length_penalty,
-            "min_length": decoding.min_length,
-            "max_length": min(length + 1, self.config.num_positions),  # with the start symbol
-            "no_repeat_ngram_size": decoding.no_repeat_ngram,
-            "bad_words_ids": [[i] for i in sorted({target.pad_id, target.bos_id, target.unk_id})],
-            **self._symbols(),
-        }
-
-    def _weights(self) -> dict[str, Tensor]:
-        """Return the weights by their names in transformers, tied weights under all names."""
-        import torch
-
-        model, model_config = self.model, self.config.model
-        parameters = dict(model.named_parameters())
-        weights = {
-            BIAS: parameters.pop("output.bias", torch.zeros(self.tokenizer.target.size))[None],
-            "model.encoder.embed_tokens.weight": model.source_embedding.weight,
-            "model.decoder.embed_tokens.weight": model.target_embedding.weight,
-            "lm_head.weight": model.output.weight,
-        }
-        if model_config.norm == "pre" or (model_config.tied and self.tokenizer.shared):
-            weights["model.shared.weight"] = model.source_embedding.weight
-        for name, parameter in parameters.items():
-            if name in EMBEDDINGS:
-                continue
-            scale = math.sqrt(model_config.dim) if name.endswith("positions.weight") else 1.0
-            theirs = marian_names(name)
-            weights |= zip(theirs, (parameter * scale).chunk(len(theirs)), strict=True)
-        return weights
-
-    def _write_tokenizer(self, folder: Path) -> None:
-        from transformers import MarianTokenizer
-
-        separate = not self.tokenizer.shared
-        for name, content in marian_files(self.tokenizer.translation_vocabularies).items():
-            (folder / name).write_bytes(content)
-        target = self.tokenizer.target
-        special = [target.unk_id, target.eos_id, target.pad_id, target.bos_id]
-        unk, eos, pad, bos = target.pieces(special)
-        source_file, target_file, *vocabularies = (
-            str(folder / name) for name in (*MARIAN_FILES, *IDS_FILES)
-        )
-        tokenizer = MarianTokenizer(
-            source_spm=source_file,
-            target_spm=target_file,
-            vocab=vocabularies[0],
-            target_vocab_file=vocabularies[1] if separate else None,
-            source_lang=self.config.pairs.source,
-            target_lang=self.config.pairs.target,
-            unk_token=unk,
-            eos_token=eos,
-            pad_token=pad,
-            additional_special_tokens=[bos],
-            model_max_length=self.config.max_source_tokens + 1,
-            separate_vocabs=separate,
-        )
-        tokenizer.save_pretrained(folder)
+    kind = "pegasus" if config.model.norm == "pre" else "marian"
+    settings = AutoConfig.for_model(kind, **_settings(config, tokenizer))
+    exported = AutoModelForSeq2SeqLM.from_config(settings)
+    unknown = exported.load_state_dict(_weights(model, tokenizer), strict=False).unexpected_keys
+    assert not unknown, unknown
+    exported.generation_config = GenerationConfig(**_search(config, tokenizer))
+    disable_progress_bar()
+    exported.save_pretrained(folder)
+    _write_tokenizer(config, tokenizer, folder)
 
 
-def _require_representable(config: Config, tokenizer: Tokenizer) -> None:
+def _require_supported(config: Config, tokenizer: Tokenizer) -> None:
     """Raise UserError with the recipe key if Marian and Pegasus do not support the model."""
     model_config, pre = config.model, config.model.norm == "pre"
     ids = [[v.unk_id, v.pad_id, v.eos_id] for v in (tokenizer.source, tokenizer.target)]
@@ -311,14 +220,96 @@ def _require_representable(config: Config, tokenizer: Tokenizer) -> None:
             raise UserError(f"--to huggingface does not support {reason}; or use --to ctranslate2")
 
 
-def from_marian(model: Network, marian: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a Marian model under the names of this package."""
+def _settings(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the content of config.json."""
+    shape = config.model
+    return {
+        **{theirs: getattr(shape, ours) for theirs, ours in SHAPE.items()},
+        **{key: getattr(shape, key) for key in DROPOUTS},
+        "vocab_size": tokenizer.source.size,
+        "decoder_vocab_size": tokenizer.target.size,
+        "activation_function": shape.activation,
+        "max_position_embeddings": config.num_positions,
+        "scale_embedding": True,
+        "normalize_before": shape.norm == "pre",
+        "add_final_layer_norm": shape.norm == "pre",
+        "normalize_embedding": False,
+        "static_position_embeddings": shape.positions == "sinusoidal",
+        "share_encoder_decoder_embeddings": shape.tied and tokenizer.shared,
+        "tie_word_embeddings": shape.tied,
+        **_symbols(tokenizer),
+    }
+
+
+def _symbols(tokenizer: Tokenizer) -> dict[str, int]:
+    target = tokenizer.target
+    return {
+        "pad_token_id": target.pad_id,
+        "bos_token_id": target.bos_id,
+        "eos_token_id": target.eos_id,
+        "decoder_start_token_id": target.bos_id,
+        "forced_eos_token_id": target.eos_id,  # the default is 0
+    }
+
+
+def _search(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the content of generation_config.json."""
+    decoding, target = config.decoding, tokenizer.target
+    length = math.floor(decoding.max_factor * config.max_source_tokens) + decoding.max_extra + 1
+    return {
+        "num_beams": decoding.beam,
+        "length_penalty": decoding.length_penalty,
+        "min_length": decoding.min_length,
+        "max_length": min(length + 1, config.num_positions),  # with the start symbol
+        "no_repeat_ngram_size": decoding.no_repeat_ngram,
+        "bad_words_ids": [[i] for i in sorted({target.pad_id, target.bos_id, target.unk_id})],
+        **_symbols(tokenizer),
+    }
+
+
+def _weights(model: Transformer, tokenizer: Tokenizer) -> dict[str, Tensor]:
+    """Return the weights by their names in transformers, tied weights under all names."""
     import torch
 
-    marian["output.bias"] = marian.get(BIAS, torch.zeros(1, model.output.out_features))[0]
-    weights = {}
-    for name, _ in model.named_parameters():
-        names = [key for key in EMBEDDINGS.get(name, ()) if key in marian][:1] or marian_names(name)
-        if marian.keys() >= {*names}:
-            weights[name] = torch.cat([marian[key] for key in names])
+    shape, parameters = model.config, dict(model.named_parameters())
+    weights = {
+        BIAS: parameters.pop("output.bias", torch.zeros(tokenizer.target.size))[None],
+        ENCODER: model.source_embedding.weight,
+        DECODER: model.target_embedding.weight,
+        HEAD: model.output.weight,
+    }
+    if shape.norm == "pre" or (shape.tied and tokenizer.shared):
+        weights[SHARED] = model.source_embedding.weight
+    for name, parameter in parameters.items():
+        if name not in EMBEDDINGS:
+            scale = math.sqrt(shape.dim) if name.endswith("positions.weight") else 1.0
+            names = marian_names(name)
+            weights |= zip(names, (parameter * scale).chunk(len(names)), strict=True)
     return weights
+
+
+def _write_tokenizer(config: Config, tokenizer: Tokenizer, folder: Path) -> None:
+    from transformers import MarianTokenizer
+
+    for name, content in marian_files(tokenizer.translation_vocabularies).items():
+        (folder / name).write_bytes(content)
+    target = tokenizer.target
+    unk, eos, pad, bos = target.pieces([target.unk_id, target.eos_id, target.pad_id, target.bos_id])
+    source_file, target_file, source_ids, target_ids = (
+        str(folder / name) for name in (*MARIAN_FILES, *IDS_FILES)
+    )
+    exported = MarianTokenizer(
+        source_spm=source_file,
+        target_spm=target_file,
+        vocab=source_ids,
+        target_vocab_file=None if tokenizer.shared else target_ids,
+        source_lang=config.pairs.source,
+        target_lang=config.pairs.target,
+        unk_token=unk,
+        eos_token=eos,
+        pad_token=pad,
+        additional_special_tokens=[bos],
+        model_max_length=config.max_source_tokens + 1,
+        separate_vocabs=not tokenizer.shared,
+    )
+    exported.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Model directories: found, described and checked without loading torch."""
+"""Model directories without their weights, and recipes that start from one; without torch."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ OPTIONAL_FILES = ("README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "recipe.y
 """Files of a model directory that may be changed or deleted."""
 CONVERTED_FOLDER = "ctranslate2"
 """Folder in a model directory with its cached conversion to CTranslate2."""
+OVERRIDABLE_KEYS = {f"model.{key}" for key in DROPOUTS} | {"tokenizer.bpe_dropout"}
+"""Keys of model and tokenizer that may differ from the initial model's."""
 
 
 def find_model(run: Path, checkpoint: str | None = None) -> Path:
@@ -92,8 +94,19 @@ def require_undamaged(folder: Path) -> None:
         raise UserError(f"{folder} is damaged: {problem}; use another checkpoint")
 
 
-OVERRIDABLE_KEYS = {f"model.{key}" for key in DROPOUTS} | {"tokenizer.bpe_dropout"}
-"""Keys of model and tokenizer that may differ from the initial model's."""
+def save_description(
+    folder: Path, num_parameters: int, tokenizer: Tokenizer, config: Config
+) -> None:
+    """Write model.json and the tokenizer's files to a folder."""
+    description: dict[str, Any] = {
+        "format": MODEL_FORMAT,
+        "parameters": num_parameters,
+        "tokenizer": {"sha256": tokenizer.checksum},
+        "recipe": to_tree(config),
+    }
+    text = json.dumps(description, indent=2, ensure_ascii=False)
+    (folder / MODEL_FILE).write_text(f"{text}\n", encoding="utf-8")
+    tokenizer.save(folder)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | None = None) -> Config:
@@ -126,18 +139,3 @@ def _inherit(tree: dict[str, Any], source: Path) -> None:
                     f"{saved[name].get(key)}; remove the key to use the model's value"
                 )
         tree[name] = saved[name] | section
-
-
-def save_description(
-    folder: Path, num_parameters: int, tokenizer: Tokenizer, config: Config
-) -> None:
-    """Write model.json and the tokenizer's files to a folder."""
-    description: dict[str, Any] = {
-        "format": MODEL_FORMAT,
-        "parameters": num_parameters,
-        "tokenizer": {"sha256": tokenizer.checksum},
-        "recipe": to_tree(config),
-    }
-    text = json.dumps(description, indent=2, ensure_ascii=False)
-    (folder / MODEL_FILE).write_text(f"{text}\n", encoding="utf-8")
-    tokenizer.save(folder)

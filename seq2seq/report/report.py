@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
-from seq2seq.config import to_yaml
+from seq2seq.config import Config, to_yaml
+from seq2seq.decoding.classification import TextClassifier
+from seq2seq.decoding.generation import TextGenerator
+from seq2seq.decoding.rules import Sampling
+from seq2seq.decoding.translation import END, Candidate
+from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError, named_output, require_extra
+from seq2seq.evaluation.systems import split_of_run, tag_of
 from seq2seq.files import write_text
 from seq2seq.preparation.cleaning import RULES
 from seq2seq.report.page import Rows, details, line_charts, page, paragraph, table
 from seq2seq.report.runs import COLUMNS, RunRecord, differences, flat_recipe, read_run
-from seq2seq.report.samples import samples
 from seq2seq.training.records import METRICS
 
 MOST_POINTS = 3_000
@@ -31,6 +38,13 @@ TRAINING = {
 SCORES = {
     name: f"Development set: {metric.title}" for name, metric in METRICS.items() if metric.title
 }
+NUM_SAMPLES = 8
+NUM_TEXTS, TEXT_TOKENS = 3, 400
+"""Number and length of the samples of a language model."""
+NUM_ERRORS = 10
+MAX_CLASSIFIED = 5_000
+MAX_CHARACTERS = 400
+"""Number of characters of a classified text that are shown."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +65,7 @@ def write_report(runs: Sequence[Path], output: Path, *, device: str, quick: bool
     for name, record in records.items():
         if record.config and not quick:
             logger.info("samples of %s: up to a minute", name)
-            body += samples(record.config, record.path, name, device)
+            body += _samples(record.config, record.path, name, device)
     body += _provenance(records)
     with named_output(output):
         write_text(output.resolve(), page(", ".join(records), body))
@@ -124,6 +138,104 @@ def _data(record: RunRecord) -> list[str]:
         rows.append([f"dropped: {rule}", f"{count:,}", RULES[rule]])
     rows.append(["kept", f"{train['pairs']:,}", ""])
     return [*body, "<h3>Cleaning</h3>", table(rows)]
+
+
+def _samples(config: Config, run: Path, name: str, device: str) -> list[str]:
+    """Return samples of the best model of a run, as HTML, or the reason why there are none."""
+    sections = {"translation": _translation_samples, "language_model": _text_samples}
+    try:
+        body = sections.get(config.task, _classifications)(config, run, device)
+    except UserError as error:
+        logger.warning("no samples of %s: %s", run, error)
+        body = [paragraph(f"No samples: {error}")]
+    return [f"<h2>{escape(name)}: the development set</h2>", *body]
+
+
+def _translation_samples(config: Config, run: Path, device: str) -> list[str]:
+    """Return sample translations."""
+    translator = Translator.load(run, device=device, tag=tag_of(config, "dev"))
+    data = split_of_run(config, run, "dev", translator.tokenizer)
+    sources, references = data.store("dev").texts(tag=translator.tag)
+    chosen = _sample_indices(sources)
+    texts = [sources[i] for i in chosen]
+    width = min(5, translator.decoding.beam)
+    results = translator.translations(texts, tokens=True, nbest=width)
+    return [
+        "<h3>Samples</h3>",
+        paragraph("Dark tokens have a low probability. Point at a token for its probability."),
+        *(_translation(sources[i], references[i], r) for i, r in zip(chosen, results, strict=True)),
+    ]
+
+
+def _sample_indices(sources: Sequence[str]) -> list[int]:
+    """Return the indices of `NUM_SAMPLES` sentences, evenly spread over all lengths."""
+    nonblank = [i for i, text in enumerate(sources) if text.strip()]
+    order = sorted(nonblank, key=lambda i: len(sources[i]))
+    count = min(NUM_SAMPLES, len(order))
+    return [order[(2 * k + 1) * len(order) // (2 * count)] for k in range(count)]
+
+
+def _translation(source: str, reference: str, result: Translation) -> str:
+    """Return a table of one translation, and its n-best list."""
+    best = result.nbest[0] if result.nbest else None
+    found = _tokens(best) if best else escape(result.error or "")
+    cells = {"source": escape(source), "reference": escape(reference), "translation": found}
+    rows = "".join(f"<tr><th>{name}</th><td>{cell}</td></tr>" for name, cell in cells.items())
+    nbest = [["score", "log-probability", "translation"]]
+    nbest += [[f"{h.score:.3f}", f"{h.log_prob:.2f}", h.text] for h in result.nbest]
+    title = f"{len(result.nbest)}-best list"
+    return f'<table class="text">{rows}</table>' + details(title, table(nbest, kind="text"))
+
+
+def _tokens(hypothesis: Candidate) -> str:
+    """Return the tokens of a translation, shaded by their probability."""
+    spans = []
+    for piece, log_prob in zip([*hypothesis.pieces, END], hypothesis.log_probs, strict=True):
+        prob = math.exp(log_prob)
+        shade = f"background: rgba(224, 128, 47, {0.75 * (1 - prob):.2f})"
+        text = escape(piece.replace("▁", " ")) or "&nbsp;"
+        spans.append(f'<span style="{shade}" title="{prob:.1%}">{text}</span>')
+    return f'<span style="white-space: pre-wrap">{"".join(spans)}</span>'
+
+
+def _text_samples(config: Config, run: Path, device: str) -> list[str]:
+    """Return samples of a language model."""
+    generator = TextGenerator.load(run, device=device)
+    sampling = Sampling(temperature=0.8)
+    parts = generator.generate(length=TEXT_TOKENS, sampling=sampling, seed=1, samples=NUM_TEXTS)
+    texts = map("".join, zip(*parts, strict=True))
+    blocks = [f'<pre style="white-space: pre-wrap">{escape(text)}</pre>' for text in texts]
+    return ["<h3>Samples</h3>", paragraph("Temperature 0.8, seed 1."), *blocks]
+
+
+def _classifications(config: Config, run: Path, device: str) -> list[str]:
+    """Return the confusion matrix and the most confident errors."""
+    classifier = TextClassifier.load(run, device=device)
+    data = split_of_run(config, run, "dev", classifier.tokenizer)
+    texts, labels = data.store("dev").texts(MAX_CLASSIFIED)
+    predictions = classifier.classify(texts)
+    counts: Counter[tuple[str, str]] = Counter()
+    errors = []
+    for text, label, prediction in zip(texts, labels, predictions, strict=True):
+        if prediction:
+            predicted, prob = prediction
+            counts[label, predicted] += 1
+            if predicted != label:
+                errors.append((prob, label, predicted, text))
+    target = classifier.tokenizer.target
+    names = target.pieces(range(target.size))
+    confusion = [["true \\ predicted", *names]]
+    confusion += [[label, *(f"{counts[label, name]:,}" for name in names)] for label in names]
+    rows = [["true", "predicted", "probability", "text"]]
+    for prob, label, predicted, text in sorted(errors, reverse=True)[:NUM_ERRORS]:
+        rows.append([label, predicted, f"{prob:.1%}", shorten(text, MAX_CHARACTERS)])
+    return [
+        "<h3>Confusion matrix</h3>",
+        table(confusion),
+        "<h3>Most confident errors</h3>",
+        paragraph(f"Errors: {len(errors):,} of {counts.total():,} texts."),
+        table(rows, kind="text"),
+    ]
 
 
 def _provenance(runs: Mapping[str, RunRecord]) -> list[str]:
