@@ -23,8 +23,8 @@ from seq2seq.machine import precision
 from seq2seq.machine.precision import Precision, resolve_precision
 from seq2seq.processes import Processes
 from seq2seq.training import run
-from seq2seq.training.checkpoint import RunState
 from seq2seq.training.loss import smoothed_cross_entropy
+from seq2seq.training.run_directory import RunState
 from seq2seq.training.update import Updater
 
 FP16 = "training.precision=fp16"
@@ -82,7 +82,7 @@ def test_a_frequent_word_does_not_overflow_the_loss() -> None:
         weight = torch.tensor([[1.0, 0, 0, 0], *[[0.0] * 4] * 4], requires_grad=True)
         with torch.autocast("cpu", dtype, enabled=dtype == torch.float16):
             loss, _ = smoothed_cross_entropy(
-                [hidden], weight, torch.ones(2048, dtype=torch.int64), 2048, 0.1
+                hidden, weight, torch.ones(2048, dtype=torch.int64), 2048, 0.1
             )
         loss.backward()
         gradients.append(weight.grad)

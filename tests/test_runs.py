@@ -14,9 +14,7 @@ from commands import ENVIRONMENT, error, seq2seq
 from seq2seq.errors import UserError
 from seq2seq.processes import Processes
 from seq2seq.report.runs import RunRecord, differences, find_runs, read_run
-from seq2seq.training.checkpoint import RunState
-from seq2seq.training.log import drop_metrics_after
-from seq2seq.training.records import METRICS_FILE
+from seq2seq.training.records import METRICS_FILE, drop_metrics_after
 from seq2seq.training.run_directory import locked
 
 
@@ -118,7 +116,7 @@ def test_metrics_that_a_resumed_run_writes_again_are_dropped(tmp_path: Path) -> 
     records = [{"kind": kind, "step": step} for step in (2, 4, 6) for kind in kinds]
     text = "".join(f"{json.dumps(record)}\n" for record in records)
     (tmp_path / METRICS_FILE).write_text(f'{text}{{"kind": "train", "st')
-    drop_metrics_after(tmp_path, RunState(step=4, validated=2, averaged=-1))
+    drop_metrics_after(tmp_path, train=4, validation=2, average=-1)
     kept = map(json.loads, (tmp_path / METRICS_FILE).read_text().splitlines())
     expected = [("train", 2), ("validation", 2), ("train", 4)]
     assert [(record["kind"], record["step"]) for record in kept] == expected

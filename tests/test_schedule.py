@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from seq2seq.config import TrainingConfig
-from seq2seq.training.checkpoint import RunState
+from seq2seq.training.run_directory import RunState
 from seq2seq.training.schedule import learning_rate, minutes_left
 
 

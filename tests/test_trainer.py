@@ -27,11 +27,10 @@ from seq2seq.formats.model_directory import load_config
 from seq2seq.formats.weights import average_models, load_model
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
-from seq2seq.training.checkpoint import RunState
 from seq2seq.training.log import TrainingLog
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.run import train
-from seq2seq.training.run_directory import RunDirectory
+from seq2seq.training.run_directory import RunDirectory, RunState
 from seq2seq.training.update import Updater
 
 
@@ -58,8 +57,7 @@ def test_the_updater_uses_r_drop_and_a_zero_learning_rate_changes_nothing(
     model = make_model(dropout=0.3).train()
     before = [parameter.clone() for parameter in model.parameters()]
     torch.manual_seed(3)
-    # R-Drop's loss is the sum over two passes, and here the mean: half of alpha belongs to it.
-    expected = torch.stack(ModelLoss(model, 0.1, kl_weight=2.5)(batch))
+    expected = torch.stack(ModelLoss(model, 0.1, alpha=5.0)(batch))
     updater = Updater(model, TrainingConfig(r_drop=5.0), Accelerator(cpu=True), "fp32")
     torch.manual_seed(3)
     result = updater.update([batch], batch.num_labels, 0.0)

@@ -210,7 +210,7 @@ def text_nll(
     adapt_threads(model.device)
     hidden = model(*on_device.inputs)[chosen.to(model.device)]
     _, nll = smoothed_cross_entropy(
-        [hidden], model.output.weight, labels.to(model.device), len(labels), 0.0
+        hidden, model.output.weight, labels.to(model.device), len(labels), 0.0
     )
     return float(nll), labels.numpy()
 

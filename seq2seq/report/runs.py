@@ -13,7 +13,6 @@ from typing import Any, Literal
 from seq2seq.config import Config, leaves, read_recipe, resolve, to_tree
 from seq2seq.errors import UserError
 from seq2seq.terminal import aligned
-from seq2seq.training.checkpoint import RunState
 from seq2seq.training.records import (
     LOCK_FILE,
     METRICS,
@@ -22,6 +21,7 @@ from seq2seq.training.records import (
     read_metrics,
     read_records,
 )
+from seq2seq.training.run_directory import RunState
 from seq2seq.training.schedule import is_finished
 
 Status = Literal["running", "finished", "stopped", "damaged"]

@@ -15,19 +15,16 @@ import torch
 from torch import Tensor
 
 from seq2seq.config import Config, TrainingConfig
-from seq2seq.files import write_text
 from seq2seq.machine.devices import memory_in_use
 from seq2seq.processes import Processes
 from seq2seq.terminal import ProgressBar, duration
-from seq2seq.training.checkpoint import RunState, Totals
 from seq2seq.training.records import (
     METRICS,
-    METRICS_FILE,
-    json_line,
+    drop_metrics_after,
     metric_name,
-    read_metrics,
     record_metrics,
 )
+from seq2seq.training.run_directory import RunState, Totals
 from seq2seq.training.schedule import minutes_left
 from seq2seq.training.update import Updater
 
@@ -63,7 +60,9 @@ class TrainingLog:
         self._unread: list[tuple[Tensor, int]] = []
         """Results of `Updater.update`, with the number of labels over all processes."""
         if processes.is_main:
-            drop_metrics_after(run, state)
+            drop_metrics_after(
+                run, train=state.step, validation=state.validated, average=state.averaged
+            )
         self.bar = ProgressBar(None, visible=processes.is_main, wait=False)
         """Progress bar; a context manager to be entered during training."""
         self.restart_clock()
@@ -93,9 +92,9 @@ class TrainingLog:
         unread, self._unread = self._unread, []
         if not unread:
             return
-        rows = torch.stack([result for result, _ in unread]).tolist()
-        sums = iter(self._processes.all_reduce(*chain(*(row[:2] for row in rows))))
-        for (*_, norm, loss_scale), (_, num_labels) in zip(rows, unread, strict=True):
+        results = torch.stack([result for result, _ in unread]).tolist()
+        sums = iter(self._processes.all_reduce(*chain(*(result[:2] for result in results))))
+        for (*_, norm, loss_scale), (_, num_labels) in zip(results, unread, strict=True):
             loss, nll = next(sums), next(sums)
             if state.consecutive_skips >= self._config.max_skipped:
                 break
@@ -178,15 +177,3 @@ def summary(config: Config, run: Path, state: RunState) -> str:
         f"  seq2seq {NEXT[config.task].format(run=run)}\n"
         f"  seq2seq report {run}"
     )
-
-
-def drop_metrics_after(run: Path, done: RunState) -> None:
-    """Drop metrics that a resumed run will write again, and lines truncated by a crash."""
-    path, last = run / METRICS_FILE, {"validation": done.validated, "average": done.averaged}
-    lines = [
-        json_line(record)
-        for record in read_metrics(run)
-        if record["step"] <= min(done.step, last.get(record["kind"], done.step))
-    ]
-    if path.exists():
-        write_text(path, "".join(lines))

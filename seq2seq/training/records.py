@@ -16,13 +16,16 @@ from typing import Any, NamedTuple
 
 from seq2seq.data.tokenizer import TOKENIZER_FILES
 from seq2seq.errors import UserError
+from seq2seq.files import write_text
 from seq2seq.formats.model_directory import MODEL_FILE, is_model
 
 METRICS_FILE = "metrics.jsonl"
 STARTS_FILE = "starts.jsonl"
 LOCK_FILE = ".lock"
-RUN_FILES = ("recipe.yaml", METRICS_FILE, STARTS_FILE, *TOKENIZER_FILES)
-RUN_NAMES = (*RUN_FILES, "best", "last", "averaged", "checkpoints", "kept")
+RUN_NAMES = (
+    *("recipe.yaml", METRICS_FILE, STARTS_FILE, *TOKENIZER_FILES),
+    *("best", "last", "averaged", "checkpoints", "kept"),
+)
 """Files, links and folders of a run."""
 
 
@@ -64,6 +67,16 @@ def record_metrics(run: Path, kind: str, step: int, metrics: dict[str, float]) -
     _append(run / METRICS_FILE, {"kind": kind, "step": step, **metrics})
 
 
+def drop_metrics_after(run: Path, **last_steps: int) -> None:
+    """Drop metrics that a resumed run will write again, and lines truncated by a crash.
+
+    last_steps: last update that the run does not make again, by kind of metrics.
+    """
+    if (path := run / METRICS_FILE).exists():
+        known = [each for each in read_metrics(run) if each["step"] <= last_steps[each["kind"]]]
+        write_text(path, "".join(map(_json_line, known)))
+
+
 def record_start(folder: Path, **facts: Any) -> None:
     """Append a record to starts.jsonl: time, command, commit, versions and the given facts."""
     packages = {}
@@ -84,13 +97,12 @@ def record_start(folder: Path, **facts: Any) -> None:
 def _append(path: Path, record: dict[str, Any]) -> None:
     try:
         with path.open("a", encoding="utf-8") as stream:
-            stream.write(json_line(record))
+            stream.write(_json_line(record))
     except OSError as error:
         raise UserError(f"{path} could not be written: {error.strerror}") from None
 
 
-def json_line(record: dict[str, Any]) -> str:
-    """Return a line of a .jsonl file."""
+def _json_line(record: dict[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 

@@ -28,10 +28,9 @@ from seq2seq.machine.threads import usable_cores
 from seq2seq.model.transformer import Network, build_model
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
-from seq2seq.training.checkpoint import RunState
 from seq2seq.training.log import summary
 from seq2seq.training.records import record_start
-from seq2seq.training.run_directory import RunDirectory, locked
+from seq2seq.training.run_directory import RunDirectory, RunState, locked
 from seq2seq.training.schedule import is_finished
 from seq2seq.training.trainer import Evaluate, Trainer
 from seq2seq.training.update import Updater

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from seq2seq.config import TrainingConfig
-from seq2seq.training.checkpoint import RunState
+from seq2seq.training.run_directory import RunState
 
 
 def learning_rate(config: TrainingConfig, dim: int, step: int, elapsed_minutes: float = 0) -> float:

@@ -8,14 +8,12 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.torch
 import torch
-from torch import Tensor
 
 from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
@@ -26,11 +24,17 @@ from seq2seq.machine.devices import return_freed_memory
 from seq2seq.model.transformer import Network
 from seq2seq.processes import Interrupted, Processes, Signals, peer_is_lost
 from seq2seq.training import schedule
-from seq2seq.training.checkpoint import RunState, require_same_run
 from seq2seq.training.log import TrainingLog
 from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
-from seq2seq.training.run_directory import MAX_PENDING, OPTIMIZER_FILE, RunDirectory
+from seq2seq.training.run_directory import (
+    MAX_PENDING,
+    RunDirectory,
+    RunState,
+    require_same_run,
+)
 from seq2seq.training.update import Updater, require_memory
+
+OPTIMIZER_FILE = "training.safetensors"
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +77,7 @@ class Trainer:
         state, data = RunState.load(checkpoint), self.state.data
         require_same_run(checkpoint, self.tokenizer, self.config, saved_data=state.data, data=data)
         load_weights(self.model, checkpoint)
-        tensors = safetensors.torch.load_file(str(checkpoint / OPTIMIZER_FILE))
+        tensors = safetensors.torch.load_file(checkpoint / OPTIMIZER_FILE)
         load_optimizer_state(self.updater.optimizers, tensors)
         if state.loss_scale:
             self.updater.scaler.load_state_dict(state.loss_scale)
@@ -210,7 +214,7 @@ class Trainer:
         metrics = self._evaluate(self.model)
         best = state.add_validation(self._validation_score(metrics), training.keep_best)
         if self.processes.is_main and state.step in (step for _, step in state.kept):
-            self._write()
+            self._write(is_checkpoint=False)
         self.log.validation(metrics, best=best)
         if state.validations_since_best == training.patience:
             logger.info("stopping: no better model in %d validations", training.patience)
@@ -235,13 +239,19 @@ class Trainer:
             state.scheduled = [*state.scheduled, state.step][-training.keep_last :]
         state.minutes_at_checkpoint = state.minutes
         if self.processes.is_main and state.step:
-            self._write(optimizer_state(self.updater.optimizers))
+            self._write(is_checkpoint=True)
 
-    def _write(self, optimizers: dict[str, Tensor] | None = None) -> None:
-        """Write a checkpoint or, without optimisers, a model to kept/."""
-        weights, tokenizer, config = snapshot(self.model), self.tokenizer, self.config
-        save = partial(save_model, weights=weights, tokenizer=tokenizer, config=config)
-        self.directory.save(self.state, save, optimizers)
+    def _write(self, *, is_checkpoint: bool) -> None:
+        """Write a checkpoint, or a model to kept/, with copies of the tensors."""
+        weights = snapshot(self.model)
+        optimizers = optimizer_state(self.updater.optimizers) if is_checkpoint else None
+
+        def write(folder: Path) -> None:
+            save_model(folder, weights, self.tokenizer, self.config)
+            if optimizers is not None:
+                safetensors.torch.save_file(optimizers, folder / OPTIMIZER_FILE)
+
+        self.directory.save(self.state, write, is_checkpoint=is_checkpoint)
 
     def _finish(self) -> None:
         """Log, validate, save and average, after the last update."""

@@ -51,8 +51,7 @@ class Updater:
         # Without an LRScheduler: Accelerate would step it once for each process.
         self.optimizers = build_optimizers(model, training, dtype)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
-        # Half of r_drop: see `smoothed_cross_entropy`.
-        loss = ModelLoss(model, training.label_smoothing, training.r_drop / 2)
+        loss = ModelLoss(model, training.label_smoothing, training.r_drop)
         self.loss = accelerator.prepare(loss)
 
     def update(self, batches: Sequence[Batch], num_labels: int, lr: float) -> Tensor:
