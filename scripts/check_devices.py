@@ -41,7 +41,7 @@ from seq2seq.decoding.rules import Sampling, sample_tokens
 from seq2seq.decoding.search import best_continuations
 from seq2seq.decoding.torch_engine import EnsembleDecoder
 from seq2seq.machine.precision import DTYPES, Precision
-from seq2seq.model.gpu_attention import varlen_kernel
+from seq2seq.model.packed_attention import varlen_kernel
 from seq2seq.model.transformer import Classifier, LanguageModel, Network, Transformer
 from seq2seq.training.update import Updater
 
@@ -191,7 +191,7 @@ def check_variants(
             model = Transformer(config, ALPHABET.size)
         model.set_gradient_checkpointing(recompute)
         kernel = varlen_kernel() if attention == "flash" else None
-        with patch("seq2seq.model.gpu_attention.find_kernel", lambda *_, kernel=kernel: kernel):
+        with patch("seq2seq.model.packed_attention.find_kernel", lambda *_, kernel=kernel: kernel):
             reads = make_updates(model, batch, device, precision)
         print(
             f"{device.type} {shape} {precision}: {attention}, attention_dropout="
@@ -239,7 +239,7 @@ def fake_cuda() -> Iterator[torch.device]:
             ("torch.randint", lambda *_: 1),
             # The original tests the kernel with real values.
             (
-                "seq2seq.model.gpu_attention.find_kernel",
+                "seq2seq.model.packed_attention.find_kernel",
                 lambda _, dtype, __: None if dtype == DTYPES["fp32"] else varlen_kernel(),
             ),
             ("torch.cuda.amp.common.amp_definitely_not_available", lambda: False),

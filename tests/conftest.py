@@ -30,6 +30,8 @@ from seq2seq.decoding.translation import Options, Request
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluators import validator
 from seq2seq.formats.model_directory import load_config
+from seq2seq.model.dropout import NO_DROPOUT
+from seq2seq.model.packed_attention import PackedAttention
 from seq2seq.model.transformer import LanguageModel, Network, Transformer
 from seq2seq.training.run import train
 
@@ -128,10 +130,10 @@ def packed_lens(lens: SentenceLens) -> tuple[Packed, Packed]:
     return pack_rows(a), pack_rows(b)
 
 
-def draw_heads(side: Packed, apart: int, seed: int) -> Tensor:
-    """Return random heads of width 4 for each token, (N, H, 4); H is `apart` or 2."""
+def draw_heads(side: Packed, parts: int, seed: int) -> Tensor:
+    """Return two random heads of width 4 for each token and part, (N, parts, 2, 4)."""
     random = torch.Generator().manual_seed(seed)
-    shape = (len(side.ids), apart or 2, 4)
+    shape = (len(side.ids), parts, 2, 4)
     return torch.randn(shape, dtype=torch.float64, generator=random).requires_grad_()
 
 
@@ -169,22 +171,23 @@ ATTENDED: list[SentenceLens] = [
 
 
 def check_attention(
-    attend: Callable[..., Tensor], side: Packed, memory: Packed, *, causal: bool, apart: int = 0
+    attend: Callable[..., Tensor], side: Packed, memory: Packed, *, causal: bool
 ) -> Tensor:
     """Compare outputs and gradients with torch's attention, applied to each sentence.
 
-    attend: function of (queries, keys, values), side, memory and `causal`. apart: if not 0, the two
-    heads are a view of `apart` heads per token, as in a fused projection. Returns the outputs.
+    attend: method of PackedAttention. Returns the outputs, (N, 2, 4).
     """
-    inputs = [draw_heads(packed, apart, i) for i, packed in enumerate((side, memory, memory))]
-    q, k, v = (x[:, 1:3] if apart else x for x in inputs)
-    outputs = attend((q, k, v), side, memory, causal=causal)
+    inputs = [draw_heads(side, 3, 0)]
+    if memory is not side:
+        inputs = [draw_heads(side, 1, 0), draw_heads(memory, 2, 1)]
+    q, k, v = (part for x in inputs for part in x.unbind(1))
+    outputs = attend(PackedAttention(side, memory, NO_DROPOUT.attention, causal=causal), inputs)
     num_queries, num_keys = int(side.offsets[-2]), int(memory.offsets[-2])  # without padding
     offsets = side.offsets[:-1], memory.offsets[:-1]
     q, k, v = q[:num_queries], k[:num_keys], v[:num_keys]
     expected = attend_by_sentence(q, k, v, *offsets, causal=causal)
     torch.testing.assert_close(outputs[:num_queries], expected, rtol=0, atol=1e-12)
-    grad_outputs = draw_heads(side, 0, 3).detach()
+    grad_outputs = draw_heads(side, 1, 3)[:, 0].detach()
     grad_outputs[num_queries:] = 0  # padding has no label
     for gradient, expected_gradient in zip(
         torch.autograd.grad(outputs, inputs, grad_outputs),

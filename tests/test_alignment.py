@@ -77,17 +77,18 @@ def test_attention_is_the_mean_of_the_heads_of_the_penultimate_layer(
     cross, projections = model.decoder.layers[1].cross_attention, []  # 3 layers
     project = cross.project
 
-    def record(*args: Any) -> tuple[Tensor, ...]:
+    def record(*args: Any) -> list[Tensor]:
         projections.append(project(*args))
         return projections[-1]
 
     with patch.object(cross, "project", record), torch.no_grad():
         model(source, target)
-    [(queries, keys, _)] = projections
+    [(queries, keys_values)] = projections
     pairs = [*zip(*(map(VOCABULARY.pieces, side) for side in (sources, targets)), strict=True)]
     tested: Engine = getattr(translator.engines, engine)
     for number, attention in enumerate(tested.attention(pairs, translator.decoding)):
-        q, k = sentence(queries, target, number), sentence(keys, source, number)
+        q = sentence(queries[:, 0], target, number)
+        k = sentence(keys_values[:, 0], source, number)
         scores = torch.einsum("thk,shk->hts", q, k) / q.shape[-1] ** 0.5
         weights = scores.softmax(dim=-1).mean(dim=0)[: len(targets[number]), :-1]
         np.testing.assert_allclose(attention, weights, rtol=0, atol=1e-5)

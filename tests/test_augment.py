@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from seq2seq.data.augmentation import generators, uniform
 from seq2seq.data.examples import Pairs
-from seq2seq.data.training_data import TrainingData
+from seq2seq.data.training_data import PlannedUpdate, TrainingData
 from seq2seq.errors import UserError
 from seq2seq.formats.model_directory import load_config
 from seq2seq.preparation.prepare import prepare
@@ -182,7 +182,7 @@ def test_a_process_without_an_example_of_an_update(recipe: Path) -> None:
         process=1,
         num_processes=2,
     )
-    [batch] = data[np.array([0]), 0, 0, 1, 0].batches
+    [batch] = data[PlannedUpdate(np.array([0]), 0, 0, next_epoch=1, next_offset=0)].batches
     assert batch.num_labels == 0
 
 

@@ -16,7 +16,7 @@ from seq2seq.data.batching import (
 )
 from seq2seq.data.packing import Packed, collate
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.model.rows import rows_of
+from seq2seq.model.packed_attention import Rows
 
 RANDOM = np.random.default_rng(0)
 TARGET = RANDOM.integers(2, 60, 3000).astype(np.int32)
@@ -96,7 +96,7 @@ def unknown_rows(lens: NDArray[np.int32]) -> list[NDArray[np.int32]]:
 
 def num_scores(side: Packed) -> int:
     """Return the number of attention scores of one head."""
-    num_rows, length = rows_of(side, side, False).queries.sentences.shape
+    num_rows, length = Rows(side, side, causal=False).queries.sentences.shape
     return num_rows * length**2
 
 

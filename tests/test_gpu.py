@@ -25,7 +25,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engine import Hypothesis, Source
 from seq2seq.decoding.engines import Engines
 from seq2seq.machine.precision import DTYPES, Precision
-from seq2seq.model import gpu_attention
+from seq2seq.model import packed_attention
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.loss import ModelLoss
 
@@ -89,7 +89,7 @@ def test_flash_attention_and_rows_are_equal(
     """Flash attention of packed sentences, where the device has it, and attention in rows."""
     model = make_model(dim=32)
     loss, gradient = loss_and_gradients(model, batch, DEVICE, precision)
-    monkeypatch.setattr(gpu_attention, "find_kernel", lambda *_: None)
+    monkeypatch.setattr(packed_attention, "find_kernel", lambda *_: None)
     wanted, other = loss_and_gradients(model, batch, DEVICE, precision)
     assert loss.item() == pytest.approx(wanted.item(), rel=0.01)
     assert (gradient - other).norm() <= 0.05 * other.norm()
@@ -97,7 +97,7 @@ def test_flash_attention_and_rows_are_equal(
 
 def test_the_device_has_flash_attention() -> None:
     if DEVICE.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
-        assert gpu_attention.find_kernel(DEVICE, torch.bfloat16, 64) is not None
+        assert packed_attention.find_kernel(DEVICE, torch.bfloat16, 64) is not None
 
 
 @pytest.mark.parametrize("beam", [1, 4])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -25,17 +24,15 @@ from torch import Tensor
 
 from seq2seq.data.packing import Packed, collate, pack_grid
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.model import cpu_attention, gpu_attention
-from seq2seq.model.dropout import NO_DROPOUT, Dropout
-from seq2seq.model.positions import Heads
+from seq2seq.model import packed_attention
+from seq2seq.model.packed_attention import PackedAttention
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.loss import ModelLoss
 
 
 def check_rows(own: Packed, other: Packed, causal: bool) -> None:
     """Compare attention in rows with attention sentence by sentence."""
-    attend = partial(gpu_attention.attend, dropout=NO_DROPOUT.attention)
-    found = check_attention(attend, own, other, causal=causal)
+    found = check_attention(PackedAttention._on_gpu, own, other, causal=causal)
     assert found.isfinite().all()  # that of padding, too
 
 
@@ -56,12 +53,9 @@ def test_contexts_of_one_length() -> None:
 def as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Attend as on a GPU that has flash attention, or does not."""
 
-    def attend(
-        heads: Heads, own: Packed, other: Packed, *, causal: bool, dropout: Dropout
-    ) -> Tensor:
-        found = gpu_attention.attend(heads, own, other, causal=causal, dropout=dropout)
-        calls.append(len(heads[0]))
-        return found
+    def attend(attention: PackedAttention, heads: Sequence[Tensor]) -> Tensor:
+        calls.append(len(heads))
+        return attention._on_gpu(heads)
 
     def kernel(*inputs: Any, causal: bool) -> Tensor:
         """Check what the kernel relies on."""
@@ -70,9 +64,9 @@ def as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         return attend_by_sentence(*inputs, causal=causal)
 
     calls: list[int] = []
-    monkeypatch.setattr(cpu_attention, "attend", attend)
+    monkeypatch.setattr(PackedAttention, "_on_cpu", attend)
     found = kernel if request.param == "flash" else None
-    monkeypatch.setattr(gpu_attention, "find_kernel", lambda *_: found)
+    monkeypatch.setattr(packed_attention, "find_kernel", lambda *_: found)
     yield
     assert calls
 
@@ -119,11 +113,11 @@ def test_flash_attention_is_used_only_where_it_works(
             raise error
         return x
 
-    cuda, find = torch.device("cuda"), gpu_attention.find_kernel
+    cuda, find = torch.device("cuda"), packed_attention.find_kernel
     ones, tensor = torch.ones, torch.tensor
     monkeypatch.setattr(torch, "ones", lambda *shape, device, **options: ones(*shape, **options))
     monkeypatch.setattr(torch, "tensor", lambda *data, device, **options: tensor(*data, **options))
-    monkeypatch.setattr(gpu_attention, "varlen_kernel", lambda: kernel)
+    monkeypatch.setattr(packed_attention, "varlen_kernel", lambda: kernel)
     find.cache_clear()
     assert find(torch.device("cpu"), torch.bfloat16, 8) is None
     assert find(cuda, torch.float32, 8) is None
@@ -140,7 +134,7 @@ def test_flash_attention_is_used_only_where_it_works(
 )
 def test_torch_has_the_kernel_with_these_parameters() -> None:
     """Called on the meta device, which checks the arguments."""
-    kernel = gpu_attention.varlen_kernel()
+    kernel = packed_attention.varlen_kernel()
     x = torch.empty(8, 1, 8, device="meta", dtype=torch.bfloat16)
     offsets = torch.empty(3, device="meta", dtype=torch.int32)
     for causal in (False, True):
@@ -160,5 +154,5 @@ def test_the_parameters_of_torch_2_10_and_of_later_versions(
     for function in (first, later):
         module = SimpleNamespace(varlen_attn=function)
         monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", module)
-        kernel = gpu_attention.varlen_kernel()
+        kernel = packed_attention.varlen_kernel()
         assert kernel(1, 2, causal=causal) is causal

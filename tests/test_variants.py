@@ -13,8 +13,8 @@ from conftest import draw_heads, drawn, pack, small_shape
 from torch import Tensor
 
 from seq2seq.data.packing import context_window_batch, pack_grid
-from seq2seq.model.attention import attend
 from seq2seq.model.dropout import Dropout
+from seq2seq.model.packed_attention import PackedAttention
 from seq2seq.model.positions import Rotate
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 
@@ -39,23 +39,22 @@ def test_the_gradient_of_rotated_heads_equals_autograd() -> None:
 
 def test_attention_with_dropout_against_plain_products() -> None:
     side = pack_grid(np.zeros((6, 5), dtype=np.int64))
-    inputs = queries, keys, values = [draw_heads(side, 0, i) for i in range(3)]
+    heads = draw_heads(side, 3, 0)
 
     def ours() -> Tensor:
-        dropout = Dropout(0.4, 1000)
-        return attend((queries, keys, values), side, side, causal=False, dropout=dropout)
+        return PackedAttention(side, side, Dropout(0.4, 1000))(heads)
 
     torch.manual_seed(1)
     found = ours()
     torch.manual_seed(1)
-    q, k, v = (x.unflatten(0, (6, 5)).transpose(1, 2) for x in inputs)
+    q, k, v = (x.unflatten(0, (6, 5)).transpose(1, 2) for x in heads.unbind(1))
     probs = (q @ k.mT / math.sqrt(4)).softmax(dim=-1)  # (B, H, T, T)
-    mask = Dropout(0.4, 1000).mask(probs)
-    assert 0.2 < (mask == 0).double().mean() < 0.6
-    plain = ((probs * mask) @ v).transpose(1, 2).flatten(0, 1).flatten(1)
+    factors = Dropout(0.4, 1000).factors(probs)
+    assert 0.2 < (factors == 0).double().mean() < 0.6
+    plain = ((probs * factors) @ v).transpose(1, 2).flatten(0, 1).flatten(1)
     torch.testing.assert_close(found, plain)
     outer = torch.randn_like(found)
-    ours_grad, plain_grad = (torch.autograd.grad(x, inputs, outer) for x in (found, plain))
+    ours_grad, plain_grad = (torch.autograd.grad(x, heads, outer) for x in (found, plain))
     torch.testing.assert_close(ours_grad, plain_grad)
     assert not torch.equal(found, ours())
 

@@ -34,8 +34,8 @@ class Examples(ABC):
 
     checksum: str
     """Checksum of the training data."""
-    is_slow = False
-    """Whether a thread beside a GPU is too slow to load examples."""
+    needs_workers = False
+    """Whether a thread is too slow to load examples for a GPU."""
 
     @abstractmethod
     def order(self, seed: int, epoch: int) -> Indices:
@@ -79,7 +79,7 @@ class Pairs(Examples):
             config.pairs.augment, self.store, self.tokenizer, tags, self.longest
         )
         self._bpe_dropout = config.tokenizer.bpe_dropout
-        self.is_slow = bool(self._bpe_dropout or self._augment.rates.any())
+        self.needs_workers = bool(self._bpe_dropout or self._augment.rates.any())
 
     @cached_property
     def longest(self) -> int:
@@ -103,19 +103,23 @@ class Pairs(Examples):
         return list(zip(sources, targets, strict=True))
 
     def _resample(
-        self, rows: Sequence[Ids], vocabulary: Vocabulary, random: Sequence[Generator], longest: int
+        self,
+        texts: Sequence[Ids],
+        vocabulary: Vocabulary,
+        random: Sequence[Generator],
+        longest: int,
     ) -> list[Ids]:
         """Segment texts again with BPE-dropout.
 
-        A row that would exceed `longest` tokens is not changed: the memory dry run and learned
+        A text that would exceed `longest` tokens is not changed: the memory dry run and learned
         positions are limited to that length.
         """
         dropout = _cached_dropout(vocabulary, self._bpe_dropout)
-        dropped = [dropout(row, generator) for row, generator in zip(rows, random, strict=True)]
-        return [new if len(new) <= longest else row for new, row in zip(dropped, rows, strict=True)]
+        pairs = zip(map(dropout, texts, random), texts, strict=True)
+        return [new if len(new) <= longest else old for new, old in pairs]
 
     def sizes(self, examples: Sequence[IdsPair]) -> Sequence[Lens]:
-        return [np.array([len(row) + 1 for row in rows]) for rows in zip(*examples, strict=True)]
+        return [np.array([len(ids) + 1 for ids in side]) for side in zip(*examples, strict=True)]
 
     def collate(self, examples: Sequence[IdsPair]) -> Batch:
         sources, targets = zip(*examples, strict=True)
@@ -123,10 +127,10 @@ class Pairs(Examples):
 
     def worst_case(self, max_tokens: int) -> Batch:
         # Source and target are equally long: either may have the longest sentence.
-        return self.collate([(row, row) for row in self.worst_case_rows(max_tokens)])
+        return self.collate([(text, text) for text in self.worst_case_texts(max_tokens)])
 
-    def worst_case_rows(self, max_tokens: int) -> list[Ids]:
-        """Return rows of ids, of the lengths for which attention needs the most memory."""
+    def worst_case_texts(self, max_tokens: int) -> list[Ids]:
+        """Return texts of the lengths for which attention needs the most memory."""
         lens, unk_id = worst_case_lens(self.longest, max_tokens), self.tokenizer.source.unk_id
         return [np.full(length - 1, unk_id, dtype=np.int32) for length in lens]
 
@@ -155,13 +159,13 @@ class LabelledTexts(Pairs):
 
     def collate(self, examples: Sequence[IdsPair]) -> Batch:
         texts, labels = zip(*examples, strict=True)
-        rows = add_bos(texts, self.tokenizer.source)
+        packed = pack(add_bos(texts, self.tokenizer.source))
         label_ids = np.concatenate(labels).astype(np.int64)
-        return Batch((pack(rows),), torch.from_numpy(label_ids), len(rows))
+        return Batch((packed,), torch.from_numpy(label_ids), len(texts))
 
     def worst_case(self, max_tokens: int) -> Batch:
         label = np.zeros(1, dtype=np.int32)
-        return self.collate([(row, label) for row in self.worst_case_rows(max_tokens)])
+        return self.collate([(text, label) for text in self.worst_case_texts(max_tokens)])
 
 
 class ContextWindows(Examples):

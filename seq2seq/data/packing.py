@@ -87,14 +87,14 @@ class Batch:
         return Batch(inputs, copy(self.labels), self.num_labels)
 
 
-def pack(rows: Sequence[Ids]) -> Packed:
-    """Pack rows of ids."""
-    lens = np.array([len(row) for row in rows])
+def pack(sentences: Sequence[Ids]) -> Packed:
+    """Concatenate sentences."""
+    lens = np.array([len(sentence) for sentence in sentences])
     num_tokens = int(lens.sum())
     # At least one token of padding: attention in rows needs it.
     size = round_up(num_tokens + 1, TOKENS_ROUND)
     ids, positions = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
-    ids[:num_tokens] = np.concatenate(rows)
+    ids[:num_tokens] = np.concatenate(sentences)
     positions[:num_tokens] = np.arange(num_tokens) - np.repeat(np.cumsum(lens) - lens, lens)
     offsets = np.cumsum([0, *lens, size - num_tokens], dtype=np.int32)
     tensors = torch.from_numpy(ids), torch.from_numpy(positions), torch.from_numpy(offsets)
@@ -116,12 +116,12 @@ def round_up(number: int, multiple: int) -> int:
 
 
 def pack_grid(ids: NDArray[np.int64]) -> Packed:
-    """Pack rows of equal length, (B, L), without padding."""
-    num_rows, length = ids.shape
-    offsets = np.append(np.arange(num_rows + 1) * length, ids.size).astype(np.int32)
+    """Concatenate sentences of equal length, (sentences, tokens), without padding."""
+    count, length = ids.shape
+    offsets = np.append(np.arange(count + 1) * length, ids.size).astype(np.int32)
     positions = np.arange(ids.size) % length
     tensors = torch.from_numpy(ids.reshape(-1)), torch.from_numpy(positions)
-    lens = np.full(num_rows, length)
+    lens = np.full(count, length)
     return Packed(*tensors, torch.from_numpy(offsets), lens, is_grid=True)
 
 
@@ -134,40 +134,40 @@ def pack_pairs(sources: Sequence[Ids], targets: Sequence[Ids], labels: Sequence[
     return Batch((source, target), torch.from_numpy(padded_labels), num_labels)
 
 
-def collate(source_rows: Sequence[Ids], target_rows: Sequence[Ids], tokenizer: Tokenizer) -> Batch:
-    """Pack pairs of id rows, without special symbols, into a batch."""
+def collate(sources: Sequence[Ids], targets: Sequence[Ids], tokenizer: Tokenizer) -> Batch:
+    """Make a batch of sentence pairs without special symbols."""
     return pack_pairs(
-        add_eos(source_rows, tokenizer.source),
-        add_bos(target_rows, tokenizer.target),
-        add_eos(target_rows, tokenizer.target),
+        add_eos(sources, tokenizer.source),
+        add_bos(targets, tokenizer.target),
+        add_eos(targets, tokenizer.target),
     )
 
 
-def add_bos(rows: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
-    """Prepend the start symbol to each row."""
+def add_bos(sentences: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
+    """Prepend the start symbol to each sentence."""
     start = np.array([vocabulary.bos_id], dtype=np.int32)
-    return [np.concatenate([start, row]) for row in rows]  # np.insert and np.append are slow
+    return [np.concatenate([start, ids]) for ids in sentences]  # np.insert and np.append are slow
 
 
-def add_eos(rows: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
-    """Append the end symbol to each row."""
+def add_eos(sentences: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
+    """Append the end symbol to each sentence."""
     end = np.array([vocabulary.eos_id], dtype=np.int32)
-    return [np.concatenate([row, end]) for row in rows]
+    return [np.concatenate([ids, end]) for ids in sentences]
 
 
-def truncate(row: Ids, max_len: int) -> Ids:
+def truncate(text: Ids, max_len: int) -> Ids:
     """Truncate a text to `max_len` tokens: a quarter from its beginning, the rest from its end.
 
     Beginning and end are more informative than the middle (Sun et al. 2019, section 5.3.1).
     """
-    if len(row) <= max_len:
-        return row
+    if len(text) <= max_len:
+        return text
     head = max_len // 4
-    return np.concatenate([row[:head], row[len(row) - (max_len - head) :]])
+    return np.concatenate([text[:head], text[len(text) - (max_len - head) :]])
 
 
-def context_window_batch(rows: NDArray[np.unsignedinteger] | NDArray[np.int64]) -> Batch:
-    """Make a batch of rows of L + 1 tokens, (B, L + 1); each token's label is the next token."""
-    rows = rows.astype(np.int64)
-    labels = torch.from_numpy(rows[:, 1:].reshape(-1).copy())
-    return Batch((pack_grid(rows[:, :-1]),), labels, len(labels))
+def context_window_batch(windows: NDArray[np.unsignedinteger] | NDArray[np.int64]) -> Batch:
+    """Make a batch of windows, (windows, context + 1); each token's label is the next token."""
+    windows = windows.astype(np.int64)
+    labels = torch.from_numpy(windows[:, 1:].reshape(-1).copy())
+    return Batch((pack_grid(windows[:, :-1]),), labels, len(labels))

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -45,8 +45,14 @@ class Update:
         return sum(int(x.inputs[-1].lens.sum()) for x in self.batches) if self.num_labels else 0
 
 
-Place = tuple[Indices, int, int, int, int]
-"""Indices, epoch and offset of an update, and epoch and offset of the next update."""
+class PlannedUpdate(NamedTuple):
+    """Examples of an update of all processes, and where it and the next one begin."""
+
+    indices: Indices
+    epoch: int
+    offset: int
+    next_epoch: int
+    next_offset: int
 
 
 @dataclass
@@ -83,26 +89,28 @@ class TrainingData(Dataset[Update]):
                 update = replace(update, batches=[x.map(Tensor.pin_memory) for x in update.batches])
             yield update
 
-    def _plan(self, epoch: int, offset: int) -> Iterator[Place]:
-        """Yield indices, epoch and offset of each update, and epoch and offset of the next one."""
+    def _plan(self, epoch: int, offset: int) -> Iterator[PlannedUpdate]:
         while True:
             order = self.examples.order(self.seed, epoch)
             lens = self.examples.lens(order)
             for indices in batching.updates(order, lens, self.batch_tokens, offset):
                 end = offset + len(indices)
                 following = (epoch, end) if end < len(order) else (epoch + 1, 0)
-                yield indices, epoch, offset, *following
+                yield PlannedUpdate(indices, epoch, offset, *following)
                 offset = end
             epoch, offset = epoch + 1, 0
 
-    def __getitem__(self, place: Place) -> Update:
+    def __getitem__(self, planned: PlannedUpdate) -> Update:
         """Read this process's shard of an update and make its micro-batches."""
-        indices, epoch, offset, *following = place
+        indices, epoch, offset, *following = planned
         own = shard(self.examples.lens(indices), self.process, self.num_processes)
         load = partial(self.examples.load, seed=self.seed, epoch=epoch)
         if examples := load(indices[own], own + offset):
-            plan = micro_batches(*self.examples.sizes(examples), max_tokens=self.micro_batch_tokens)
-            batches = [self.examples.collate([examples[i] for i in batch]) for batch in plan]
+            lens = self.examples.sizes(examples)
+            batches = [
+                self.examples.collate([examples[i] for i in batch])
+                for batch in micro_batches(*lens, max_tokens=self.micro_batch_tokens)
+            ]
         else:  # fewer examples than processes: every process must take part in the all-reduce
             first = self.examples.collate(load(indices[:1], np.array([offset])))
             batches = [replace(first, num_labels=0)]

@@ -6,25 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seq2seq.data.packing import Packed
-from seq2seq.model import cpu_attention, gpu_attention
 from seq2seq.model.cache import DecoderState, attend_cached, attention_weights
-from seq2seq.model.dropout import Dropout
-from seq2seq.model.positions import Heads, Rotate, Rotation, rotate_
-
-
-def attend(
-    heads: Heads, query_tokens: Packed, key_tokens: Packed, *, causal: bool, dropout: Dropout
-) -> Tensor:
-    """Return softmax(Q K^T / sqrt(d_k)) V within each sentence (equation 1), heads joined: (N, D).
-
-    heads: queries, (N, H, K), keys and values, (M, H, K). query_tokens, key_tokens: the sentences
-    of the queries, and of the keys and values. causal: mask later positions. dropout: applied to
-    the attention weights.
-    """
-    on_device = cpu_attention if heads[0].device.type == "cpu" else gpu_attention
-    attended = on_device.attend(heads, query_tokens, key_tokens, causal=causal, dropout=dropout)
-    return attended.flatten(1)
+from seq2seq.model.packed_attention import PackedAttention
+from seq2seq.model.positions import Rotate, Rotation, rotate_
 
 
 class ConcatenatedLinear(nn.Linear):
@@ -40,7 +24,7 @@ class ConcatenatedLinear(nn.Linear):
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention with H heads of width K = D/H: `project`, the function `attend`, and `output`.
+    """Attention with H heads of width K = D/H.
 
     In self-attention queries, keys and values come from the same tokens; in cross-attention the
     queries come from the decoder, the keys and values from the encoder's output (the memory).
@@ -55,22 +39,29 @@ class MultiHeadAttention(nn.Module):
         self.fused_qkv: nn.Module | None = None
         """For inference: one linear layer for the queries, keys and values of self-attention."""
 
+    def forward(
+        self,
+        x: Tensor,
+        attend: PackedAttention,
+        memory: Tensor | None = None,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        """Map packed tokens, (N, D) to (N, D). Arguments as in `project`."""
+        return self.output(attend(*self.project(x, memory, rotation)))
+
     def project(
         self, x: Tensor, memory: Tensor | None = None, rotation: Rotation | None = None
-    ) -> Heads:
-        """Project packed tokens, (N, D), to queries, and a memory, (M, D), to keys and values.
+    ) -> list[Tensor]:
+        """Project packed tokens, (N, D), to queries, keys and values, (N, 3, H, K).
 
-        Without a memory, all three come from `x`. rotation: sines and cosines, (N, K/2).
+        With a memory, (M, D), to queries, (N, 1, H, K), and the memory to keys and values,
+        (M, 2, H, K). rotation: sines and cosines, (N, K/2), without a memory.
         """
-        if memory is not None:
-            [queries] = self._heads(self.query(x), 1)
-            keys, values = self._heads(self.key_value(memory), 2)
-            return queries, keys, values
-        projected = self._fused(x)
+        projected = [self._fused(x)] if memory is None else [self.query(x), self.key_value(memory)]
         if rotation:
-            projected = Rotate.apply(projected, 2 * self.num_heads, *rotation)
-        queries, keys, values = self._heads(projected, 3)
-        return queries, keys, values
+            projected = [Rotate.apply(*projected, 2 * self.num_heads, *rotation)]
+        width = x.shape[1] // self.num_heads
+        return [y.unflatten(1, (-1, self.num_heads, width)) for y in projected]
 
     def _fused(self, x: Tensor) -> Tensor:
         """Project (..., D) to queries, keys and values in one product, (..., 3D)."""
@@ -81,10 +72,6 @@ class MultiHeadAttention(nn.Module):
         query, key_value = self.query, self.key_value
         weight = torch.cat([query.weight, key_value.weight])
         return weight, torch.cat([query.bias, key_value.bias])
-
-    def _heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """Split (..., parts * D) into a tensor of heads, (..., H, K), for each part."""
-        return x.unflatten(-1, (parts, self.num_heads, -1)).unbind(-3)
 
     def step_self(
         self, x: Tensor, state: DecoderState, layer: int, rotation: Rotation | None

@@ -1,8 +1,8 @@
 """Key/value cache of a decoder.
 
-Shapes: B sentences, W hypotheses per sentence, R = B*W rows, S tokens of the longest source, T new
-tokens per hypothesis, D model width. In `attend_cached` and `attention_weights`, N is the number of
-rows or sentences, Q the number of queries, and L the number of keys.
+Shapes: B sentences, W hypotheses per sentence, R = B*W hypotheses in all, S tokens of the longest
+source, T new tokens per hypothesis, D model width. In `attend_cached` and `attention_weights`, N is
+B or R, Q the number of queries, and L the number of keys.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ class DecoderState:
         self._caches[layer] = cache
         return cache[:, :end]
 
-    def select(self, rows: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
-        """Keep these rows of the cache, possibly repeated, and the sources of the kept sentences.
+    def select(self, hypotheses: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
+        """Keep these of the R hypotheses, possibly repeated, and the sources of the kept sentences.
 
         kept: positions of the sentences among the B, ascending.
         """
-        index = to_device(rows, self.device)
+        index = to_device(hypotheses, self.device)
         for layer, cache in enumerate(self._caches):
             if cache is not None:
-                picked = cache.new_empty(len(rows), *cache.shape[1:])
+                picked = cache.new_empty(len(hypotheses), *cache.shape[1:])
                 torch.index_select(cache[:, : self.length], 0, index, out=picked[:, : self.length])
                 self._caches[layer] = picked
         if len(kept) < len(self.source_lens):

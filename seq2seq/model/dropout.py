@@ -1,8 +1,8 @@
 """Dropout.
 
-On a CPU generating random numbers costs about as much as a small layer. So all masks of a forward
-pass are slices of one random pool. The elements of a mask are independent; two masks may overlap in
-the pool, but hardly ever at the same positions.
+On a CPU generating random numbers costs about as much as a small layer. So the factors of all
+tensors of a forward pass are slices of one random pool. The elements of a slice are independent;
+two slices may overlap in the pool, but hardly ever at the same positions.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch.nn import functional as F
 LEVELS = 2**8
 """On a CPU each element uses eight random bits: the probability is rounded to 1/LEVELS."""
 MAX_OFFSETS = 2**22
-"""Maximum number of positions in the pool at which a mask may begin."""
+"""Maximum number of positions in the pool where a slice may begin."""
 
 
 class Dropout:
     """Dropout for one forward pass: sets elements to 0 and scales the others."""
 
     def __init__(self, probability: float, offsets: int = 1) -> None:
-        """offsets: number of positions where a mask may begin; a few times the size of a mask."""
+        """offsets: number of positions where a slice may begin; a few times its length."""
         self.probability = probability
         self._dropped = min(max(round(probability * LEVELS), 1), LEVELS - 1)
         self._offsets = min(offsets, MAX_OFFSETS)
@@ -38,16 +38,16 @@ class Dropout:
         """Return Dropout(x), of any shape."""
         if not self.probability:
             return x
-        return x * self.mask(x) if x.device.type == "cpu" else F.dropout(x, self.probability)
+        return x * self.factors(x) if x.device.type == "cpu" else F.dropout(x, self.probability)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """Return x + Dropout(y), of any shape."""
         if self.probability and y.device.type == "cpu":
-            return torch.addcmul(x, y, self.mask(y))
+            return torch.addcmul(x, y, self.factors(y))
         return x + self.drop(y)
 
-    def mask(self, x: Tensor) -> Tensor:
-        """Return the mask to multiply x by; CPU only."""
+    def factors(self, x: Tensor) -> Tensor:
+        """Return factors of x: 0, or 1 / (1 - probability); CPU only."""
         start = int(torch.randint(self._offsets, ()))
         if (missing := self._offsets + x.numel() - len(self._pool)) > 0:
             more = self._draw(missing, x.dtype)

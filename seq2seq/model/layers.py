@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
@@ -15,9 +15,10 @@ from torch.utils.checkpoint import checkpoint
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.machine.precision import no_autocast, product_dtype
-from seq2seq.model.attention import ConcatenatedLinear, MultiHeadAttention, attend
+from seq2seq.model.attention import ConcatenatedLinear, MultiHeadAttention
 from seq2seq.model.cache import DecoderState
 from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
+from seq2seq.model.packed_attention import PackedAttention
 from seq2seq.model.positions import Positions, Rotation
 
 
@@ -39,7 +40,7 @@ class FeedForward(nn.Module):
         self.up = ConcatenatedLinear(config.dim, width, parts=2 if gated else 1)
         self.down = nn.Linear(width, config.dim)
 
-    def forward(self, x: Tensor, dropout: Dropout) -> Tensor:
+    def forward(self, x: Tensor, dropout: Dropout = NO_DROPOUT.activation) -> Tensor:
         """Map each position independently: (..., D) to (..., D)."""
         y = self.up(x)
         if self.activation == "swiglu":
@@ -81,59 +82,52 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = LayerNorm(config.dim)
 
-    def _before(self, x: Tensor, norm: LayerNorm) -> Tensor:
-        """Return the input of a sublayer, (..., D)."""
-        return norm(x) if self.pre else x
-
-    def _after(self, x: Tensor, y: Tensor, norm: LayerNorm, dropout: Dropout) -> Tensor:
-        """Add a sublayer's output y to x, (..., D)."""
-        x = dropout.add(x, y)
-        return x if self.pre else norm(x)
+    def _add(
+        self,
+        x: Tensor,
+        sublayer: Callable[[Tensor], Tensor],
+        norm: LayerNorm,
+        dropout: Dropout = NO_DROPOUT.residual,
+    ) -> Tensor:
+        """Add a sublayer's output to x, (..., D)."""
+        if self.pre:
+            return dropout.add(x, sublayer(norm(x)))
+        return norm(dropout.add(x, sublayer(x)))
 
     def forward(
         self,
         x: Tensor,
-        tokens: Packed,
+        attend: PackedAttention,
         dropouts: Dropouts,
         memory: Tensor | None = None,
-        source: Packed | None = None,
+        attend_memory: PackedAttention | None = None,
         *,
-        causal: bool,
         rotation: Rotation | None,
     ) -> Tensor:
         """Map the hidden states of packed tokens, (N, D) to (N, D).
 
-        memory: encoder output, (M, D), of the tokens `source`. rotation: see `project`.
+        memory: encoder output, (M, D). rotation: sines and cosines, (N, K/2).
         """
-        residual, dropout = dropouts.residual, dropouts.attention
-        attention, norm = self.self_attention, self.self_attention_norm
-        heads = attention.project(self._before(x, norm), rotation=rotation)
-        y = attend(heads, tokens, tokens, causal=causal, dropout=dropout)
-        x = self._after(x, attention.output(y), norm, residual)
-        if memory is not None and source is not None:
-            attention, norm = self.cross_attention, self.cross_attention_norm
-            heads = attention.project(self._before(x, norm), memory)
-            y = attend(heads, tokens, source, causal=False, dropout=dropout)
-            x = self._after(x, attention.output(y), norm, residual)
-        norm = self.feed_forward_norm
-        y = self.feed_forward(self._before(x, norm), dropouts.activation)
-        return self._after(x, y, norm, residual)
+        dropout = dropouts.residual
+        attention = partial(self.self_attention, attend=attend, rotation=rotation)
+        x = self._add(x, attention, self.self_attention_norm, dropout)
+        if attend_memory:
+            attention = partial(self.cross_attention, attend=attend_memory, memory=memory)
+            x = self._add(x, attention, self.cross_attention_norm, dropout)
+        feed_forward = partial(self.feed_forward, dropout=dropouts.activation)
+        return self._add(x, feed_forward, self.feed_forward_norm, dropout)
 
     def step(self, x: Tensor, state: DecoderState, index: int, rotation: Rotation | None) -> Tensor:
         """Map the hidden states of T new tokens for each of R hypotheses, (R, T, D) to (R, T, D).
 
         index: index of this layer in the stack. rotation: sines and cosines, (T, K/2).
         """
-        no_dropout, norm = NO_DROPOUT.residual, self.self_attention_norm
-        y = self.self_attention.step_self(self._before(x, norm), state, index, rotation)
-        x = self._after(x, y, norm, no_dropout)
+        step = partial(self.self_attention.step_self, state=state, layer=index, rotation=rotation)
+        x = self._add(x, step, self.self_attention_norm)
         if state.cross_key_values:
-            norm = self.cross_attention_norm
-            y = self.cross_attention.step_cross(self._before(x, norm), state, index)
-            x = self._after(x, y, norm, no_dropout)
-        norm = self.feed_forward_norm
-        y = self.feed_forward(self._before(x, norm), no_dropout)
-        return self._after(x, y, norm, no_dropout)
+            step = partial(self.cross_attention.step_cross, state=state, layer=index)
+            x = self._add(x, step, self.cross_attention_norm)
+        return self._add(x, self.feed_forward, self.feed_forward_norm)
 
 
 class Stack(nn.Module):
@@ -176,10 +170,14 @@ class Stack(nn.Module):
             x = x.to(product_dtype(x))
         x = dropouts.residual.drop(x)
         rotation = self.positions.rotation(tokens.positions, tokens.longest, embedding.weight)
+        attend = PackedAttention(tokens, tokens, dropouts.attention, causal=self.causal)
+        attend_memory = None
+        if source is not None:
+            attend_memory = PackedAttention(tokens, source, dropouts.attention)
         recompute = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for layer in self.layers:
-            call = partial(layer, causal=self.causal, rotation=rotation)
-            inputs = (x, tokens, dropouts, memory, source)
+            call = partial(layer, rotation=rotation)
+            inputs = (x, attend, dropouts, memory, attend_memory)
             x = checkpoint(call, *inputs, use_reentrant=False) if recompute else call(*inputs)
         return self.norm(x)
 

@@ -11,8 +11,6 @@ from torch.autograd.function import once_differentiable
 
 from seq2seq.config import ModelConfig
 
-Heads = tuple[Tensor, Tensor, Tensor]
-"""Queries, (N, H, K), keys, (M, H, K), and values, (M, H, K)."""
 Rotation = tuple[Tensor, Tensor]
 """Sines and cosines of the rotation angles of each token (RoPE)."""
 
@@ -46,7 +44,7 @@ class Positions(nn.Module):
         if self.kind == "learned":
             # Scaled like the token embeddings, or they would be too small and learn too slowly.
             return x + nn.functional.embedding(positions, self.weight) * math.sqrt(self.dim)
-        return x if self.kind == "rotary" else x + self._rows(positions, end, x)
+        return x if self.kind == "rotary" else x + self._lookup(positions, end, x)
 
     def rotation(self, positions: Tensor, end: int, like: Tensor) -> Rotation | None:
         """Return sines and cosines for `rotate_`, (..., K/2), in the data type of `like`.
@@ -55,10 +53,10 @@ class Positions(nn.Module):
         """
         if self.kind != "rotary":
             return None
-        sines, cosines = self._rows(positions, end, like).chunk(2, dim=-1)
+        sines, cosines = self._lookup(positions, end, like).chunk(2, dim=-1)
         return sines, cosines
 
-    def _rows(self, positions: Tensor, end: int, like: Tensor) -> Tensor:
+    def _lookup(self, positions: Tensor, end: int, like: Tensor) -> Tensor:
         # Tensors created in inference mode could not be used in training afterwards.
         with torch.inference_mode(False):
             if end > len(self.table):

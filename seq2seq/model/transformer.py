@@ -130,7 +130,7 @@ class Transformer(Network):
         return self.decode(tokens.reshape(-1, 1), state).view(*tokens.shape, -1)
 
     def decode(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed the newest tokens of each row, (R, T); return hidden states, (R, T, D)."""
+        """Feed the newest tokens of each hypothesis, (R, T); return hidden states, (R, T, D)."""
         return self.decoder.step(self.target_embedding, tokens, state)
 
 

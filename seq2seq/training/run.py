@@ -90,7 +90,7 @@ def _train(config: Config, run: Path, validator: Validator, processes: Processes
         num_processes=processes.count,
         pin_memory=on_gpu,
         # On a CPU, training is so slow that a thread is enough.
-        num_workers=max(1, min(MAX_WORKERS, cores - 1)) if on_gpu and examples.is_slow else 0,
+        num_workers=max(1, min(MAX_WORKERS, cores - 1)) if on_gpu and examples.needs_workers else 0,
     )
     evaluate = validator(config, data, processes)
     updater = Updater(model, config.training, accelerator, precision)
