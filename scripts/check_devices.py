@@ -34,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from seq2seq.config import ModelConfig, TrainingConfig
-from seq2seq.data.packing import Batch, context_window_batch, pack, pack_pairs
+from seq2seq.data.batching import Batch, context_window_batch, pack, pack_pairs
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.rules import Sampling, sample_tokens

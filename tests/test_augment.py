@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seq2seq.data.augmentation import generators, uniform
-from seq2seq.data.examples import Pairs
-from seq2seq.data.training_data import PlannedUpdate, TrainingData
+from seq2seq.data.training_data import Pairs, PlannedUpdate, TrainingData
 from seq2seq.errors import UserError
 from seq2seq.formats.model_directory import load_config
 from seq2seq.preparation.prepare import prepare

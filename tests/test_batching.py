@@ -8,13 +8,14 @@ from conftest import VOCABULARY
 from numpy.typing import NDArray
 
 from seq2seq.data.batching import (
+    Packed,
+    collate,
     micro_batches,
     sentence_order,
     shard,
     updates,
     worst_case_lens,
 )
-from seq2seq.data.packing import Packed, collate
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model.packed_attention import Rows
 

@@ -12,7 +12,7 @@ import torch
 from conftest import records, run_recipe
 
 from seq2seq.cli import main
-from seq2seq.data.packing import truncate
+from seq2seq.data.batching import truncate
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run, metrics_text

@@ -25,8 +25,7 @@ from seq2seq.documents.formats import (
 )
 from seq2seq.documents.markup import html_tokens
 from seq2seq.errors import UserError
-from seq2seq.text.language import TOKENS
-from seq2seq.text.sentences import sentences
+from seq2seq.text.language import TOKENS, sentences
 
 TAG = re.compile(r"<[^>]*>")
 HTML = """<!DOCTYPE html>

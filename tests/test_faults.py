@@ -28,7 +28,7 @@ from torch import Tensor
 
 from seq2seq import files
 from seq2seq.cli import main
-from seq2seq.data.packing import Batch
+from seq2seq.data.batching import Batch
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluators import TranslationEvaluator
 from seq2seq.files import find_damage, sha256_of

@@ -20,10 +20,10 @@ from conftest import VOCABULARY, records
 from numpy.typing import NDArray
 
 from seq2seq.config import Config, DecodingConfig
-from seq2seq.data.packing import Batch, collate
+from seq2seq.data.batching import Batch, collate
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engine import Hypothesis, Source
-from seq2seq.decoding.engines import Engines
+from seq2seq.decoding.translator import Engines
 from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.model import packed_attention
 from seq2seq.model.transformer import Transformer

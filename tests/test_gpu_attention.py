@@ -22,7 +22,7 @@ from conftest import (
 from test_packing import SOURCES, TARGETS
 from torch import Tensor
 
-from seq2seq.data.packing import Packed, collate, pack_grid
+from seq2seq.data.batching import Packed, collate, pack_grid
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model import packed_attention
 from seq2seq.model.packed_attention import PackedAttention

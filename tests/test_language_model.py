@@ -21,9 +21,9 @@ from conftest import (
 
 from seq2seq.cli import main
 from seq2seq.config import Config, ModelConfig
-from seq2seq.data.examples import ContextWindows
 from seq2seq.data.store import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.training_data import ContextWindows
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.rules import Sampling

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seq2seq.data.packing import pack_pairs
+from seq2seq.data.batching import pack_pairs
 from seq2seq.model.transformer import Transformer
 from seq2seq.training import loss as loss_module
 from seq2seq.training.loss import ModelLoss, r_drop, smoothed_cross_entropy

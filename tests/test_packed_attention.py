@@ -11,7 +11,7 @@ from conftest import ATTENDED, SentenceLens, check_attention, packed_lens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seq2seq.data.packing import Packed, pack_grid
+from seq2seq.data.batching import Packed, pack_grid
 from seq2seq.model import packed_attention
 from seq2seq.model.packed_attention import PackedAttention, Rows
 from seq2seq.model.transformer import Transformer

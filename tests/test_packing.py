@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from seq2seq.data.packing import (
+from seq2seq.data.batching import (
     TOKENS_ROUND,
     Batch,
     Packed,

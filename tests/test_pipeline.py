@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seq2seq.text.language import Sentences
 from seq2seq.text.pipeline import Pipeline, Stage, training_pair
 from seq2seq.text.protect import ProtectedText, Spelling, compile_patterns
-from seq2seq.text.sentences import Sentences
 
 PATTERN = compile_patterns(["all"], "protect")
 PARTS = [

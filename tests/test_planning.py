@@ -28,11 +28,11 @@ from seq2seq.planning.plan import (
     DROPOUT_EPOCHS,
     SIZES,
     Request,
+    Trial,
     dropout,
     sized_recipe,
     vocab_size,
 )
-from seq2seq.planning.trial import Trial
 from seq2seq.preparation.corpora import TextPair
 from seq2seq.preparation.prepare import prepare
 from seq2seq.training.records import corpus_files
@@ -164,7 +164,7 @@ def test_sizes_grow() -> None:
 def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a corpus of each task, in which the test runs; trials are short."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("seq2seq.planning.trial.SECONDS", 0.05)
+    monkeypatch.setattr("seq2seq.planning.plan.SECONDS", 0.05)
     for task, sizes in SIZES.items():
         monkeypatch.setitem(SIZES, task, tuple(each._replace(batch_tokens=512) for each in sizes))
     rows = pairs(300)
@@ -331,7 +331,7 @@ def test_a_corpus_with_its_source_as_target_is_a_warning(
         raise UserError("no trial in this test")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("seq2seq.planning.trial.train", stop)
+    monkeypatch.setattr("seq2seq.planning.plan.train", stop)
     Path("a.en").write_text("".join(f"{source}\n" for source, _ in pairs(300)))
     files: dict[str, Sequence[str]] = {"train": ["a.en", "a.en"], "dev": [], "test": []}
     with pytest.raises(UserError, match="no trial"):

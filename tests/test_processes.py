@@ -22,7 +22,7 @@ from forked import exit_code, fork_several, free_port, in_processes, seq2seq
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from seq2seq.cli import main
-from seq2seq.data.packing import Batch
+from seq2seq.data.batching import Batch
 from seq2seq.evaluation.evaluators import TranslationEvaluator, validator
 from seq2seq.files import sha256_of
 from seq2seq.formats.model_directory import load_config

@@ -11,7 +11,7 @@ import torch
 from conftest import VARIANTS, ModelT, name_of, pack, sentence, small_shape
 from torch import Tensor
 
-from seq2seq.data.packing import context_window_batch
+from seq2seq.data.batching import context_window_batch
 from seq2seq.model.layers import Stack
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from seq2seq.decoding.lines import (
+from seq2seq.decoding.files import (
     RESULT_FIELDS,
     LineTranslator,
     RequestReader,

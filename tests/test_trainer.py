@@ -15,8 +15,8 @@ from accelerate import Accelerator
 from conftest import records, run_recipe, torch_engine
 
 from seq2seq.config import Config, DecodingConfig, TrainingConfig
+from seq2seq.data.batching import pack_pairs
 from seq2seq.data.lines import read_file
-from seq2seq.data.packing import pack_pairs
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
 from seq2seq.decoding.engine import Hypothesis, Source
 from seq2seq.decoding.translator import Translator

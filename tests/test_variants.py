@@ -12,7 +12,7 @@ import torch
 from conftest import draw_heads, drawn, pack, small_shape
 from torch import Tensor
 
-from seq2seq.data.packing import context_window_batch, pack_grid
+from seq2seq.data.batching import context_window_batch, pack_grid
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.packed_attention import PackedAttention
 from seq2seq.model.positions import Rotate

@@ -13,8 +13,7 @@ from accelerate import Accelerator
 from gpu_check.steps import Result, device
 
 from seq2seq.config import ModelConfig, TrainingConfig
-from seq2seq.data.batching import micro_batches
-from seq2seq.data.packing import Batch, pack_pairs
+from seq2seq.data.batching import Batch, micro_batches, pack_pairs
 from seq2seq.machine.precision import DTYPES, matmul_flops, resolve_precision
 from seq2seq.model.packed_attention import find_kernel
 from seq2seq.model.transformer import Transformer

@@ -8,7 +8,7 @@ import numpy as np
 from accelerate import Accelerator
 
 from seq2seq.config import ModelConfig, TrainingConfig
-from seq2seq.data.packing import Batch, pack_pairs
+from seq2seq.data.batching import Batch, pack_pairs
 from seq2seq.machine.devices import keep_freed_memory
 from seq2seq.machine.precision import Precision
 from seq2seq.model.transformer import Transformer

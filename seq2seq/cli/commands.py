@@ -35,7 +35,7 @@ def _print(result: object, end: str = "\n") -> None:
 def new(options: argparse.Namespace) -> None:
     """Write a recipe for a corpus and this machine."""
     from seq2seq.planning.new import new_recipe
-    from seq2seq.planning.trial import num_gpus
+    from seq2seq.planning.plan import num_gpus
 
     recipe = new_recipe(
         options.name,
@@ -79,8 +79,7 @@ def translate(options: argparse.Namespace) -> None:
     """Translate lines of text."""
     from seq2seq.config import DecodingConfig
     from seq2seq.data.lines import count_lines
-    from seq2seq.decoding.documents import translate_file
-    from seq2seq.decoding.lines import LineTranslator, RequestReader
+    from seq2seq.decoding.files import LineTranslator, RequestReader, translate_file
     from seq2seq.decoding.terms import Glossary
     from seq2seq.decoding.translation import Options
     from seq2seq.decoding.translator import Translator

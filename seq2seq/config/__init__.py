@@ -1,6 +1,5 @@
 """Recipes: frozen dataclasses, read from YAML, validated, and written back in full."""
 
-from seq2seq.config.checks import check_name, require_effects
 from seq2seq.config.data import (
     AugmentConfig,
     CleaningConfig,
@@ -12,9 +11,11 @@ from seq2seq.config.data import (
 )
 from seq2seq.config.docs import attribute_docs, class_source, commented_yaml
 from seq2seq.config.recipe import (
+    check_name,
     config_of,
     default_run,
     read_recipe,
+    require_effects,
     resolve,
     to_yaml,
     with_batch_tokens,

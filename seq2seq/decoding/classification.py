@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.config import Config, with_batch_tokens
-from seq2seq.data.batching import micro_batches
-from seq2seq.data.packing import add_bos, pack, truncate
+from seq2seq.data.batching import add_bos, micro_batches, pack, truncate
 from seq2seq.data.store import Ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, not_a_number

@@ -25,9 +25,9 @@ from seq2seq.decoding.engine import Engine, Hypothesis, Source, length_penalty
 from seq2seq.decoding.terms import Term
 from seq2seq.decoding.translation import END, Candidate, Options, Request, Translation
 from seq2seq.errors import UserError
+from seq2seq.text.language import Sentences
 from seq2seq.text.pipeline import Pipeline, Prepared, Segment
 from seq2seq.text.protect import ProtectedText
-from seq2seq.text.sentences import Sentences
 
 logger = logging.getLogger(__name__)
 

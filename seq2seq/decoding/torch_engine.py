@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seq2seq.config import DecodingConfig
-from seq2seq.data.packing import add_eos, pack
+from seq2seq.data.batching import add_eos, pack
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engine import (
     CPU_BATCH,

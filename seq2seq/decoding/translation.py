@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,11 @@ from typing import Any
 
 from seq2seq.decoding.alignment import WORDS
 from seq2seq.decoding.terms import Glossary
+from seq2seq.documents.formats import Document
 from seq2seq.errors import UserError
+from seq2seq.text.language import TOKENS
+
+logger = logging.getLogger(__name__)
 
 END = "</s>"
 """Name of the end symbol in the list of tokens of a JSON line."""
@@ -145,3 +150,49 @@ class Translation:
     def alignment(self) -> Sequence[tuple[int, int]]:
         """Word alignment of the best translation; empty if not requested or after an error."""
         return self.nbest[0].alignment if self.nbest else ()
+
+
+def document_requests(
+    document: Document, spans: re.Pattern[str] | None, glossary: Glossary | None = None
+) -> tuple[list[Request], Options]:
+    """Return a request for each block, and the options with which to translate them.
+
+    spans: pattern of protected spans. Each is one word of the alignments.
+    """
+    requests = [Request(block.text, number) for number, block in enumerate(document.blocks)]
+    has_markup = any(block.elements for block in document.blocks)  # alignment takes time
+    return requests, Options(
+        scores=False,
+        alignment=has_markup,
+        paragraphs=True,
+        glossary=glossary,
+        words=re.compile(f"{spans.pattern}|{TOKENS.pattern}") if spans else TOKENS,
+    )
+
+
+def write_document(
+    document: Document, words: re.Pattern[str], translations: Sequence[Translation]
+) -> str:
+    """Return a document with the translation of each block. words: words of the alignments.
+
+    A block that could not be translated stays as it is, with a warning.
+    """
+    for number, translation in enumerate(translations, start=1):
+        if translation.error:
+            logger.warning("block %d not translated: %s", number, translation.error)
+    if count := sum(translation.spans for translation in translations):
+        logger.info(SPANS, count, sum(translation.spans_repaired for translation in translations))
+    return document.translated(
+        [
+            (block.text if result.error else result.text, result.alignment)
+            for block, result in zip(document.blocks, translations, strict=True)
+        ],
+        words,
+    )
+
+
+def log_errors(translations: Sequence[Translation]) -> None:
+    """Log a warning for each line that was not translated."""
+    for translation in translations:
+        if error := translation.error:
+            logger.warning("line %d not translated: %s", translation.request.number + 1, error)

@@ -15,14 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from seq2seq.config import Config
-from seq2seq.data.batching import micro_batches, shard
-from seq2seq.data.examples import Tokens
+from seq2seq.data.batching import collate, context_window_batch, micro_batches, shard
 from seq2seq.data.lines import map_sharded
-from seq2seq.data.packing import collate, context_window_batch
 from seq2seq.data.store import PreparedData
+from seq2seq.data.training_data import Tokens
 from seq2seq.decoding.classification import TextClassifier
-from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.translator import Translator
+from seq2seq.decoding.translator import Engines, Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import (
     EVALUATION_METRICS,

@@ -17,8 +17,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from seq2seq.data.lines import read_object
+from seq2seq.decoding.files import CANDIDATE_FIELDS, RESULT_FIELDS
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.lines import CANDIDATE_FIELDS, RESULT_FIELDS
 from seq2seq.decoding.translation import Options, Request
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError

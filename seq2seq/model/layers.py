@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from seq2seq.config import ModelConfig
-from seq2seq.data.packing import Packed
+from seq2seq.data.batching import Packed
 from seq2seq.machine.precision import no_autocast, product_dtype
 from seq2seq.model.attention import ConcatenatedLinear, MultiHeadAttention
 from seq2seq.model.cache import DecoderState

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from seq2seq.data.packing import TOKENS_ROUND, Packed, round_up, row_lens
+from seq2seq.data.batching import TOKENS_ROUND, Packed, round_up, row_lens
 from seq2seq.machine.devices import to_device
 from seq2seq.model.dropout import Dropout
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from seq2seq.config import Config, ModelConfig
-from seq2seq.data.packing import Packed
+from seq2seq.data.batching import Packed
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.model.attention import ConcatenatedLinear

@@ -13,8 +13,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.evaluation.systems import split_of_run
 from seq2seq.formats.model_directory import describe_model, find_model, vocabulary_files
-from seq2seq.planning.plan import COMMENTS, Request, rounded
-from seq2seq.planning.trial import run_trial
+from seq2seq.planning.plan import COMMENTS, Request, rounded, run_trial
 from seq2seq.terminal import duration
 from seq2seq.training.records import corpus_files, current_path
 from seq2seq.training.schedule import learning_rate

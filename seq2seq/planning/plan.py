@@ -1,17 +1,90 @@
-"""The model and the recipe that `seq2seq new` plans. docs/sizes.md has the measurements."""
+"""The plan of a recipe: its size, from a trial on this machine, and all keys with comments."""
 
 from __future__ import annotations
 
 import logging
 import math
+import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import redirect_stderr
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
-from seq2seq.config import commented_yaml, resolve
-from seq2seq.planning.trial import Trial, run_trial
+import torch
+
+from seq2seq.config import Config, commented_yaml, resolve
+from seq2seq.data.lines import read_object_file
+from seq2seq.data.training_data import examples_of
+from seq2seq.evaluation.evaluators import validator
+from seq2seq.formats.model_directory import MODEL_FILE
+from seq2seq.preparation.prepare import prepare
 from seq2seq.terminal import duration
+from seq2seq.training.records import read_metrics
+from seq2seq.training.run import train
+
+logger = logging.getLogger(__name__)
+
+SECONDS = 5.0
+"""Training time of a trial."""
+TRAINING_SHARE = 0.93
+"""Fraction of a run spent on training updates. Validations and checkpoints take the rest."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Speed and memory of a model on this machine."""
+
+    tokens_per_second: float
+    """Target tokens (classifier: input tokens) per second."""
+    tokens_per_epoch: float
+    parameters: int
+    memory: float
+    """Memory in GiB."""
+
+    @property
+    def tokens_per_minute(self) -> float:
+        """Tokens per minute of a run on all GPUs, including its validations and checkpoints."""
+        return self.tokens_per_second * 60 * num_gpus() * TRAINING_SHARE
+
+
+def num_gpus() -> int:
+    """Return the number of processes that `scripts/train` starts: one per GPU, or one on a CPU."""
+    return max(1, torch.cuda.device_count())
+
+
+def run_trial(config: Config) -> Trial:
+    """Prepare the data of a recipe and train its model for a few seconds."""
+    examples = examples_of(config, prepare(config))
+    epoch = examples.lens(examples.order(config.training.seed, 0))
+    logger.info("measuring this machine: training for a few seconds")
+    training = replace(
+        config.training,
+        max_minutes=SECONDS / 60,
+        max_steps=100_000,
+        best_by="nll",
+        validate_every=100_000,
+        validate_every_epochs=None,
+        validation_sentences=1,
+        log_every=1,
+        average_last=0,
+        init_from=None,
+    )
+    with tempfile.TemporaryDirectory() as folder, redirect_stderr(StringIO()):
+        run = Path(folder) / "run"
+        train(replace(config, training=training), run, validator)
+        updates = [line for line in read_metrics(run) if line["kind"] == "train"]
+        return Trial(
+            # The median ignores the slow first updates, which select and compile kernels.
+            tokens_per_second=median(float(update["tokens_per_second"]) for update in updates),
+            tokens_per_epoch=float(epoch.sum()),
+            parameters=read_object_file(run / "last" / MODEL_FILE)["parameters"],
+            memory=float(updates[-1]["memory_gib"]),
+        )
+
 
 UNITS = {"translation": "pairs", "classification": "texts", "language_model": "characters"}
 """Plural noun for the training examples of a task."""
@@ -40,8 +113,6 @@ COMMENTS = {
     "decoding.length_penalty": "Higher for longer translations",
 }
 """Comments that say more about the values of new recipes than the docstrings of their keys."""
-
-logger = logging.getLogger(__name__)
 
 
 class Size(NamedTuple):

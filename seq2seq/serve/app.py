@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from seq2seq.decoding.lines import json_fields
+from seq2seq.decoding.files import json_fields
 from seq2seq.documents.formats import SUFFIXES, decode_document, encode_document
 from seq2seq.errors import UserError
 from seq2seq.serve import limits

@@ -11,8 +11,13 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from seq2seq.decoding.documents import document_requests, write_document
-from seq2seq.decoding.translation import Options, Request, Translation
+from seq2seq.decoding.translation import (
+    Options,
+    Request,
+    Translation,
+    document_requests,
+    write_document,
+)
 from seq2seq.decoding.translator import Translator
 from seq2seq.documents.formats import read_document
 from seq2seq.errors import UserError

@@ -1,10 +1,15 @@
-"""Languages: names, identification, and words."""
+"""Languages: names, identification, words and sentences."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
+
+from seq2seq.text.protect import ProtectedText
 
 _RANGES = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
@@ -50,3 +55,84 @@ def is_foreign(text: str, language: str) -> bool:
     """Return whether py3langid confidently assigns a text to another language."""
     identified, probability = language_identifier().classify(text)
     return identified != language and probability >= MIN_CONFIDENCE
+
+
+_WHITE_SPACE = re.compile(r"[^\S\r\n]")
+_SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
+_SPACE = re.compile(r"\s+")
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Stage: a text is split into sentences."""
+
+    language: str
+    """ISO code."""
+    max_len: int | None = None
+    """Maximum number of tokens of a sentence; longer ones are split. None: no maximum."""
+    count: Callable[[Sequence[ProtectedText]], Sequence[int]] = lambda texts: []
+    """Returns the number of tokens of each text."""
+
+    def before(self, text: ProtectedText) -> tuple[list[ProtectedText], list[str]]:
+        """Return the sentences, and their separators."""
+        parts = list(self._split(text))
+        return parts, [part.separator for part in parts]
+
+    def _split(self, text: ProtectedText) -> Iterator[ProtectedText]:
+        parts: list[ProtectedText] = []
+        num_spans = 0
+        for space, sentence in sentences(text.text, self.language):
+            parts.append(text.part(sentence, num_spans, space if parts else text.separator + space))
+            num_spans += len(parts[-1].spans)
+        if self.max_len is None:
+            yield from parts
+            return
+        for part, length in zip(parts, self.count(parts), strict=True):
+            if length <= self.max_len or len(part.text) == 1:
+                yield part
+                continue
+            start, end = middle(part.text)
+            first = part.part(part.text[:start], 0, part.separator)
+            yield from self._split(first)
+            yield from self._split(
+                part.part(part.text[end:], len(first.spans), part.text[start:end])
+            )
+
+    def given(self, text: str, separators: Sequence[str]) -> str:
+        """Return a given translation as it is: the text must have one sentence."""
+        return text
+
+    def after(self, texts: Sequence[str], separators: Sequence[str]) -> str:
+        """Return the joined translations of the sentences."""
+        return "".join(chain.from_iterable(zip(separators, texts, strict=True)))
+
+
+def sentences(text: str, language: str) -> list[tuple[str, str]]:
+    """Return the sentences of a text, each with the white space before it.
+
+    language: ISO code; sentencex uses the rules of English for languages that it does not know.
+    """
+    import sentencex  # here: most commands do not need it
+
+    # sentencex panics at a capital, a no-break space and a full stop.
+    plain = _WHITE_SPACE.sub(" ", text)
+    result, end = [], 0
+    for sentence in filter(None, map(str.strip, sentencex.segment(language, plain))):
+        start = plain.index(sentence, end)
+        space, end = text[end:start], start + len(sentence)
+        result.append((space, text[start:end]))
+    return result
+
+
+def middle(text: str) -> tuple[int, int]:
+    """Return start and end of the space near the middle of a text where it can be split.
+
+    It follows a punctuation mark in the middle half, else is any space, else empty.
+    """
+    middle = len(text) / 2
+    for pattern, max_distance in ((_SENTENCE_END, len(text) / 4), (_SPACE, middle)):
+        spans = [match.span() for match in pattern.finditer(text, 1, len(text) - 1)]
+        start, end = min(spans, key=lambda span: abs(span[0] - middle), default=(0, 0))
+        if start and abs(start - middle) <= max_distance:
+            return start, end
+    return int(middle), int(middle)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from seq2seq.text.case import Ranges, SentenceCase
+from seq2seq.text.language import Sentences
 from seq2seq.text.protect import ProtectedText, Spelling, protect, protect_pair
-from seq2seq.text.sentences import Sentences
 
 
 class Stage(Protocol):

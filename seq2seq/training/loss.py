@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seq2seq.data.packing import Batch
+from seq2seq.data.batching import Batch
 from seq2seq.machine.precision import no_autocast, product_dtype
 from seq2seq.model.transformer import Network
 

@@ -13,10 +13,9 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, set_seed
 
 from seq2seq.config import Config, TrainingConfig, to_yaml, with_paths
-from seq2seq.data.examples import examples_of
 from seq2seq.data.store import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.training_data import TrainingData
+from seq2seq.data.training_data import TrainingData, examples_of
 from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import UserError, require_extra
 from seq2seq.files import write_text

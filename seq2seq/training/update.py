@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from seq2seq.config import TrainingConfig
-from seq2seq.data.packing import Batch
+from seq2seq.data.batching import Batch
 from seq2seq.data.training_data import TrainingData
 from seq2seq.errors import UserError
 from seq2seq.machine.devices import out_of_memory

@@ -1,22 +1,36 @@
-"""Input and output of `translate`: requests from plain or JSON lines, and lines of translations."""
+"""Files that `translate` reads and writes: plain lines, JSON lines, and documents."""
 
 from __future__ import annotations
 
 import itertools
 import logging
+import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from seq2seq.data.lines import lines_of, read_object, require_files, write_object
-from seq2seq.decoding.translation import END, SPANS, Candidate, Options, Request, Translation
-from seq2seq.decoding.translator import Translator, log_errors
-from seq2seq.errors import UserError
+from seq2seq.decoding.translation import (
+    END,
+    SPANS,
+    Candidate,
+    Options,
+    Request,
+    Translation,
+    log_errors,
+)
+from seq2seq.decoding.translator import Translator
+from seq2seq.documents.formats import decode_document, encode_document
+from seq2seq.errors import UserError, named_output
+from seq2seq.files import atomic_file
 from seq2seq.processes import Processes
 from seq2seq.terminal import ProgressBar
+
+logger = logging.getLogger(__name__)
 
 CANDIDATE_FIELDS = {"score", "log_prob", "tokens", "alignment"}
 """Fields of a JSON line and of its candidates."""
@@ -25,8 +39,6 @@ RESULT_FIELDS = {"translation", "nbest", "warnings", "terms", "terms_kept", "rer
 RESULT_FIELDS |= {"spans", "spans_repaired"}
 RESULT_FIELDS |= CANDIDATE_FIELDS | SCORING_FIELDS
 """Fields that `translate` and `rerank` may add to a JSON line."""
-
-logger = logging.getLogger(__name__)
 
 
 class RequestReader:
@@ -216,3 +228,17 @@ class LineTranslator:
             logger.warning("terms in the translations: %d of %d", counts["kept"], count)
         if count := counts["spans"]:
             logger.info(SPANS, count, counts["repaired"])
+
+
+def translate_file(
+    translate: Callable[[str], str], path: Path, output: Path | None, form: str
+) -> None:
+    """Translate a document file. output: standard output if None."""
+    try:
+        text, encoding = decode_document(path.read_bytes(), form)
+        content = encode_document(translate(text), encoding, form)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    file = atomic_file(output) if output else nullcontext(sys.stdout.buffer)
+    with named_output(output or "standard output"), file as stream:
+        stream.write(content)
