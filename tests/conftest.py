@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 from accelerate.state import AcceleratorState
 from torch import Tensor
@@ -212,6 +214,19 @@ def logits_of(model: LanguageModel, row: list[int]) -> Tensor:
     batch = context_window_batch(np.array([[*row, 0]]))
     with torch.no_grad():
         return model.output(model(*batch.inputs))
+
+
+def sentencepiece_model(texts: Iterable[str], vocab_size: int, **options: Any) -> bytes:
+    """Train a SentencePiece model of a user's own."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_writer=model,
+        vocab_size=vocab_size,
+        minloglevel=2,
+        **options,
+    )
+    return model.getvalue()
 
 
 TEXTS = ["a man sees the red house", "the dog likes a small tree", "ein Mann sieht das Haus"] * 9

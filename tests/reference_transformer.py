@@ -151,15 +151,6 @@ class Shape:
     positions: str
     activation: str
 
-    def __post_init__(self) -> None:
-        """Raise an error for an unknown variant."""
-        if self.norm not in ("post", "pre"):
-            raise ValueError(f"unknown norm: {self.norm!r}")
-        if self.positions not in ("sinusoidal", "learned", "rotary"):
-            raise ValueError(f"unknown positions: {self.positions!r}")
-        if self.activation not in ("relu", "gelu", "silu", "swiglu"):
-            raise ValueError(f"unknown activation: {self.activation!r}")
-
 
 def run_stack(
     weights: Weights,

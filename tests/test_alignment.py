@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
-import sentencepiece
 import torch
-from conftest import VOCABULARY, pack, sentence
+from conftest import VOCABULARY, pack, sentence, sentencepiece_model
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -33,16 +31,8 @@ from seq2seq.text.language import TOKENS
 def test_word_indices_with_a_normalising_tokenizer() -> None:
     """SentencePiece's default normalisation replaces a zero-width space by a space."""
     texts = ["the dog", "a small house", "it is"] * 20
-    stream = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts),
-        model_writer=stream,
-        vocab_size=40,
-        model_type="bpe",
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    vocabulary = SentencePieces(stream.getvalue(), "test")
+    model = sentencepiece_model(texts, 40, model_type="bpe", hard_vocab_limit=False)
+    vocabulary = SentencePieces(model, "test")
     text = "it the\u200bdog \u00ad is\u00a0small \u00e9"
     [pieces] = vocabulary.encode_pieces([text])
     indices = piece_words(text, pieces, vocabulary)

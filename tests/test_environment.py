@@ -51,45 +51,33 @@ def command(folder: Path, name: str, text: str, code: int = 0) -> None:
     path.chmod(0o755)
 
 
-@pytest.fixture
-def commands(tmp_path: Path) -> Path:
-    """Replace the commands that describe the machine: Linux, without an NVIDIA GPU."""
-    folder = tmp_path / "commands"
-    folder.mkdir()
-    command(folder, "uname", "Linux")
-    command(folder, "nvidia-smi", "NVIDIA-SMI has failed", 9)
-    return folder
+NO_GPU = pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="an NVIDIA GPU is here")
 
 
-@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="an NVIDIA GPU is here")
-def test_the_cpu_build_is_installed_without_a_gpu(commands: Path, tmp_path: Path) -> None:
-    (tmp_path / "torch").mkdir()
+@pytest.mark.parametrize(
+    ("system", "has_gpu", "has_torch", "message"),
+    [
+        pytest.param("Linux", False, True, "the CPU build", marks=NO_GPU),
+        ("Linux", True, True, "with CUDA, for an NVIDIA GPU"),
+        ("Darwin", False, True, "the build for Darwin"),
+        pytest.param("Linux", False, False, "{} does not answer", marks=NO_GPU),
+    ],
+)
+def test_the_build_of_torch_fits_the_machine(
+    tmp_path: Path, system: str, has_gpu: bool, has_torch: bool, message: str
+) -> None:
+    (commands := tmp_path / "commands").mkdir()
+    command(commands, "uname", system)
+    gpus = ("GPU 0: NVIDIA H100", 0) if has_gpu else ("NVIDIA-SMI has failed", 9)
+    command(commands, "nvidia-smi", *gpus)
+    if has_torch:
+        (tmp_path / "torch").mkdir()
     with index(tmp_path) as address:
         told, said = options(commands, address)
-    assert told == f"--extra-index-url {address}"
-    assert "the CPU build" in said
-
-
-def test_the_cuda_build_is_installed_with_a_gpu(commands: Path, tmp_path: Path) -> None:
-    command(commands, "nvidia-smi", "GPU 0: NVIDIA H100")
-    (tmp_path / "torch").mkdir()
-    with index(tmp_path) as address:
-        told, said = options(commands, address)
-    assert told == "" and "with CUDA, for an NVIDIA GPU" in said
-
-
-def test_other_systems_have_one_build(commands: Path) -> None:
-    command(commands, "uname", "Darwin")
-    told, said = options(commands, "http://127.0.0.1:9")
-    assert told == "" and "the build for Darwin" in said
-
-
-@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="an NVIDIA GPU is here")
-def test_an_unreachable_index_is_reported(commands: Path, tmp_path: Path) -> None:
-    with index(tmp_path) as address:  # answers, but has no torch
-        told, said = options(commands, address)
-    assert told == "" and f"{address} does not answer" in said
-    assert options(commands, "http://127.0.0.1:9")[0] == ""
+    is_cpu_build = message == "the CPU build"
+    assert told == (f"--extra-index-url {address}" if is_cpu_build else "")
+    assert message.format(address) in said
+    assert options(commands, address)[0] == ""  # an index that cannot be reached
 
 
 def test_the_quick_start_without_apt_uses_the_run_it_made(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,18 +25,15 @@ from conftest import records
 from forked import exit_code, fork, in_child, in_processes
 from torch import Tensor
 
-from seq2seq import files
 from seq2seq.cli import main
 from seq2seq.data.batching import Batch
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluators import TranslationEvaluator
 from seq2seq.files import find_damage, sha256_of
 from seq2seq.formats.model_directory import load_config
-from seq2seq.formats.weights import load_model
 from seq2seq.preparation.prepare import prepare
-from seq2seq.processes import Processes
 from seq2seq.training.loss import ModelLoss
-from seq2seq.training.run_directory import RunDirectory, locked
+from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.trainer import Trainer
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
@@ -106,10 +102,10 @@ def steady(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
 
 
 def test_kills_at_any_moment_change_no_bit() -> None:
-    soak = [sys.executable, str(SCRIPTS / "soak_resume.py"), "--kills", "10"]
+    soak = [sys.executable, str(SCRIPTS / "soak_resume.py"), "--kills", "6"]
     result = subprocess.run(soak, env=ENVIRONMENT, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.count("kill ") == 10
+    assert result.stdout.count("kill ") == 6
 
 
 def kill_at(call: int, names: Sequence[tuple[object, str]]) -> None:
@@ -149,7 +145,7 @@ def test_a_kill_at_any_step_of_writing_checkpoints_loses_nothing(
         run_recipe(recipe, run)
 
     outcomes = []
-    for call in range(1, 400, 11):
+    for call in range(1, 400, 17):
         run = tmp_path / f"run{call}"
         outcomes.append(in_child(lambda call=call, run=run: killed(call, run)))  # type: ignore[misc]
         for folder in (*RunDirectory(run).checkpoints(), run / "best", run / "last"):
@@ -162,72 +158,31 @@ def test_a_kill_at_any_step_of_writing_checkpoints_loses_nothing(
         if outcomes[-1] == 0:
             break
     assert outcomes[-1] == 0 and set(outcomes[:-1]) == {-signal.SIGKILL}
-    assert len(outcomes) > 10
+    assert len(outcomes) > 8
 
 
-def test_a_kill_while_the_only_checkpoint_is_replaced_does_not_lose_it(
-    recipe: Path, tmp_path: Path
-) -> None:
-    """The last checkpoint is written again with the score of the average."""
-    options = "training.checkpoint_every=null", "training.max_steps=6"
-    whole = outcome(run_recipe(recipe, tmp_path / "whole", *options))
-
-    def killed(call: int, run: Path) -> None:
-        folder = run / "checkpoints" / "step_6"
-        atomic = files.replace_folder
-
-        def replaced(target: Path, draft: Path) -> None:
-            if target.exists() and target == folder:
-                kill_at(call, [(os, "rename"), (os, "replace"), (shutil, "rmtree")])
-            atomic(target, draft)
-
-        patch.object(files, "replace_folder", replaced).start()
-        run_recipe(recipe, run, *options)
-
-    missing = 0
-    for call in range(1, 100):
-        run = tmp_path / f"run{call}"
-        code = in_child(partial(killed, call, run))
-        missing += not (run / "checkpoints" / "step_6").exists()
-        with locked(run, Processes()):
-            assert find_damage(run / "checkpoints" / "step_6") is None, call
-        run_recipe(recipe, run, *options)
-        assert outcome(run) == whole and not list(run.rglob(".*.tmp")), call
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-    assert code == 0 and call > 5 and missing
-
-
-@pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        ("model.safetensors", "bit"),
-        ("training.safetensors", "cut"),
-        ("training.json", "empty"),
-        ("SHA256SUMS", "gone"),
-    ],
-)
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(
-    recipe: Path,
-    tmp_path: Path,
-    steady: list[object],
-    caplog: pytest.LogCaptureFixture,
-    name: str,
-    fault: str,
+    recipe: Path, tmp_path: Path, steady: list[object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = run_recipe(recipe, tmp_path / "run", "training.max_steps=15")
-    newest = RunDirectory(run).checkpoints()[-1]
-    data = bytearray((newest / name).read_bytes())
-    data[len(data) // 2] ^= 4
-    (newest / name).unlink()
-    if fault != "gone":
-        size = {"bit": len(data), "cut": len(data) // 2, "empty": 0}[fault]
-        (newest / name).write_bytes(data[:size])
     caplog.set_level("INFO")
-    run_recipe(recipe, run)
-    assert f"{newest} is damaged: " in caplog.text and "after update 10" in caplog.text
-    assert outcome(run) == steady and newest.name == "step_15"
+    whole = run_recipe(recipe, tmp_path / "whole", "training.max_steps=15")
+    for name, kept in (
+        ("model.safetensors", 1.0),  # with a changed bit
+        ("training.safetensors", 0.5),
+        ("training.json", 0.0),
+        ("SHA256SUMS", None),
+    ):
+        run = shutil.copytree(whole, tmp_path / name, symlinks=True)
+        newest = RunDirectory(run).checkpoints()[-1]
+        data = bytearray((newest / name).read_bytes())
+        data[len(data) // 2] ^= 4
+        (newest / name).unlink()
+        if kept is not None:
+            (newest / name).write_bytes(data[: int(len(data) * kept)])
+        caplog.clear()
+        run_recipe(recipe, run)
+        assert f"{newest} is damaged: " in caplog.text and "after update 10" in caplog.text
+        assert outcome(run) == steady and newest.name == "step_15"
 
 
 def test_a_run_without_an_undamaged_checkpoint_is_not_overwritten(
@@ -240,17 +195,6 @@ def test_a_run_without_an_undamaged_checkpoint_is_not_overwritten(
     with pytest.raises(UserError, match=r"every checkpoint of .* is damaged"):
         run_recipe(recipe, run, "training.max_steps=30")
     assert weights_sum(run) == before
-
-
-def test_a_damaged_model_is_refused(recipe: Path, tmp_path: Path) -> None:
-    run = run_recipe(recipe, tmp_path / "run")
-    weights = run / "best" / "model.safetensors"
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.unlink()
-    weights.write_bytes(data)
-    with pytest.raises(UserError, match=r"best is damaged: model\.safetensors has changed"):
-        load_model(run / "best")
 
 
 def test_a_full_disk_loses_no_checkpoint(

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import check_devices
 import pytest
 import torch
 from accelerate import Accelerator
 from conftest import records, run_recipe
-from test_devices import check_devices
 from torch import Tensor
 
 from seq2seq.config import TrainingConfig
@@ -132,17 +132,19 @@ def test_a_resumed_run_equals_an_uninterrupted_one(recipe: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("bf16", "fp16", "expected"),
+    ("device", "bf16", "fp16", "expected"),
     [
-        (8.0, 8.0, "bf16"),  # A100
-        (0.0, 4.0, "fp16"),  # no bf16
-        (1.5, 6.0, "fp16"),  # bf16 is emulated
-        (1.1, 1.1, "fp32"),
-        (0.0, 0.0, "fp32"),
+        ("cuda", 8.0, 8.0, "bf16"),  # A100
+        ("cuda", 0.0, 4.0, "fp16"),  # no bf16
+        ("cuda", 1.5, 6.0, "fp16"),  # bf16 is emulated
+        ("cuda", 1.1, 1.1, "fp32"),
+        ("cuda", 0.0, 0.0, "fp32"),
+        ("cpu", 2.0, 0.0, "bf16"),
+        ("cpu", 1.1, 9.0, "fp32"),
     ],
 )
-def test_auto_chooses_fp16_on_a_gpu_without_bf16(
-    bf16: float, fp16: float, expected: str, monkeypatch: pytest.MonkeyPatch
+def test_auto_chooses_the_fastest_precision(
+    device: str, bf16: float, fp16: float, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speeds = {torch.float32: 1.0, torch.bfloat16: bf16, torch.float16: fp16}
 
@@ -152,11 +154,11 @@ def test_auto_chooses_fp16_on_a_gpu_without_bf16(
         return speeds[dtype]
 
     monkeypatch.setattr(precision, "matmul_flops", flops)
-    assert resolve_precision("auto", torch.device("cuda")) == expected
+    assert resolve_precision("auto", torch.device(device)) == expected
     monkeypatch.setattr(precision, "describe_device", lambda _: "some GPU")
     if not bf16:
         with pytest.raises(UserError, match=r"training\.precision=bf16: some GPU does not"):
-            resolve_precision("bf16", torch.device("cuda"))
+            resolve_precision("bf16", torch.device(device))
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sentencepiece
 import torch
 import yaml
-from conftest import run_recipe
+from conftest import run_recipe, sentencepiece_model
 from test_export_huggingface import load_there, require_same_scores
 from trained import LINES, PAIRS, own_translator
 
@@ -27,21 +25,11 @@ SHAPE = {"d_model": 32, "ffn_dim": 64, "attention_heads": 4, "layers": 2}
 CODES = (">>de<<", ">>nl<<")
 
 
-def unigram(texts: list[str], size: int) -> bytes:
-    """Train a SentencePiece model with the options of OPUS-MT: unigram, no start symbol."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts),
-        model_writer=model,
-        vocab_size=size,
-        bos_id=-1,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    return model.getvalue()
-
-
-SPM = [unigram([pair[i] for pair in PAIRS], 60) for i in range(2)]
+# With the options of OPUS-MT: unigram, no start symbol.
+SPM = [
+    sentencepiece_model([pair[i] for pair in PAIRS], 60, bos_id=-1, hard_vocab_limit=False)
+    for i in range(2)
+]
 
 
 def opus_folder(folder: Path, codes: tuple[str, ...] = ()) -> Path:

@@ -71,6 +71,8 @@ RUNS = [
 ]
 TRANSLATION = [
     ("translate", "the following arguments are required: RUN; see"),
+    ("translate ''", "argument RUN: the path is empty"),
+    ("translate runs/mine --json --scores", "--scores: not allowed with argument --json"),
     ("translate runs/nothing", "no such run or model directory: runs/nothing; `seq2seq runs`"),
     ("translate runs", "runs does not hold a trained model; models there: "),
     ("translate runs/mybook input.en", "does not translate: its task is language_model"),
@@ -97,6 +99,7 @@ TRANSLATION = [
 ]
 SCORES = [
     ("score", "the following arguments are required: HYP; see"),
+    ("score --what a.de b.de", "unknown option --what; did you mean --data?"),
     ("score a.de", "no references: name the file before --against"),
     ("score nothing.de a.de", "nothing.de: No such file"),
     ("score a.de short.de", "4 lines in a.de but 1 references", "aligned"),
@@ -111,6 +114,7 @@ SCORES = [
 ]
 OTHER_TASKS = [
     ("generate runs/mine", "runs/mine is not a language model: its task is translation"),
+    ("generate runs/mybook --samples 0", "argument --samples: 0 is below 1"),
     ("generate runs/mybook --temperature -1", "decoding.temperature=-1.0 must be at least 0"),
     ("generate runs/mybook --prompt 日本", "'日' is not in the alphabet of", "tokenizer.kind=byte"),
     ("classify runs/mine input.en", "runs/mine is not a classifier: its task is translation"),
@@ -185,6 +189,7 @@ def test_a_mistake_is_explained_and_loses_nothing(
         main(shlex.split(mistake))
     code = ended.value.code
     if isinstance(code, int):  # of the parser, which prints the message itself
+        assert code == 2
         code = capfd.readouterr().err.removesuffix("\n")
     assert isinstance(code, str)
     assert code.startswith("seq2seq") and "error: " in code

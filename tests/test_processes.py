@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -358,30 +358,25 @@ def test_a_process_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
     assert in_processes(2, work, log) == [0, 3], log.read_text()
 
 
-def both_ended(machine: Callable[[int, int], list[object]], folder: Path) -> list[str]:
-    """Start what `machine` returns for ranks 0 and 1 and a free port; return both logs."""
-    port = free_port()
-    options = {"env": ENVIRONMENT, "cwd": folder, "stderr": subprocess.PIPE, "text": True}
-    commands = ([sys.executable, "-m", *map(str, machine(rank, port))] for rank in range(2))
-    launches = [subprocess.Popen(command, **options) for command in commands]  # type: ignore[call-overload]
-    logs = [process.communicate(timeout=120)[1] for process in launches]
-    assert [process.returncode for process in launches] == [0, 0], logs
-    return logs
-
-
 def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
     """Two launches on this machine with the launch configuration of the repository."""
     example = Path(__file__).parent.parent / "recipes/wmt14_en_de/accelerate/two_machines.yaml"
     options = [*OPTIONS, "training.max_steps=4"]
 
-    def machine(rank: int, port: int) -> list[object]:
-        place = f"--main_process_ip 127.0.0.1 --main_process_port {port} --machine_rank {rank}"
-        launch = ["accelerate.commands.launch", "--config_file", example, *place.split()]
-        command = ["-m", "seq2seq", "train", recipe, *options, "name=both"]
-        return [*launch, "--num_processes", 2, *command]
-
-    logs = both_ended(machine, tmp_path)
-    assert "(processes: 2, " in logs[0]
+    port, logs = free_port(), [tmp_path / f"log{rank}" for rank in range(2)]
+    machines = []
+    for rank, log in enumerate(logs):
+        command = (
+            f"-m accelerate.commands.launch --config_file {example} --num_processes 2 "
+            f"--main_process_ip 127.0.0.1 --main_process_port {port} --machine_rank {rank} "
+            f"-m seq2seq train {recipe} name=both"
+        )
+        with log.open("w") as errors:
+            machine = [sys.executable, *command.split(), *options]
+            machines.append(subprocess.Popen(machine, env=ENVIRONMENT, cwd=tmp_path, stderr=errors))
+    codes = [machine.wait(timeout=120) for machine in machines]
+    assert codes == [0, 0], [log.read_text() for log in logs]
+    assert "(processes: 2, " in logs[0].read_text()
     train(load_config(recipe, options), tmp_path / "one", validator)
     assert_same_course(tmp_path / "runs" / "both", tmp_path / "one", rel=1e-5, count=2 + 1)
 

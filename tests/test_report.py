@@ -10,18 +10,14 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import vl_convert
 from commands import error, seq2seq
 
 from seq2seq.errors import UserError
-from seq2seq.evaluation.evaluators import validator
-from seq2seq.formats.model_directory import load_config
 from seq2seq.report.page import line_charts, page, table
 from seq2seq.report.report import MOST_POINTS, curve_rows, write_report
 from seq2seq.report.runs import RunRecord
-from seq2seq.training.run import train
 
 MEGABYTE = 2**20
 
@@ -124,49 +120,24 @@ def test_a_page_about_two_translation_runs(run: Path, tmp_path: Path) -> None:
     check(quick, "Cleaning")
 
 
-LM = """
-task: language_model
-data: {{text: {folder}/text.txt, store: {folder}/store}}
-tokenizer: {{kind: char}}
-model: {{dim: 16, ffn_dim: 32, num_heads: 2, decoder_layers: 1, context: 16, dropout: 0}}
-training: {{max_steps: 6, batch_tokens: 200, precision: fp32, warmup_steps: 2, log_every: 2,
-  validate_every: 3}}
-"""
-CLASSIFIER = """
-task: classification
-data: {{train: {folder}/texts.tsv, dev_size: 20, store: {folder}/store}}
-tokenizer: {{vocab_size: 300}}
-model: {{dim: 16, ffn_dim: 32, num_heads: 2, encoder_layers: 1, context: 32}}
-training: {{max_steps: 4, batch_tokens: 200, precision: fp32, warmup_steps: 2, log_every: 2}}
-"""
+@pytest.fixture
+def others(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a run of a language model and of a classifier."""
+    shutil.copytree(prepared, tmp_path / "prepared", symlinks=True)
+    monkeypatch.chdir(tmp_path / "prepared")
+    return tmp_path / "prepared" / "runs"
 
 
-def trained(tmp_path: Path, recipe: str) -> Path:
-    random = np.random.default_rng(0)
-    words = ["good", "bad", "film", "<b>", "book", "a", "the"]
-    lines = [" ".join(random.choice(words, size=8)) for _ in range(200)]
-    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in lines))
-    rows = [f"{'pos' if 'good' in line else 'neg'}\t{line}\n" for line in lines]
-    (tmp_path / "texts.tsv").write_text("".join(rows))
-    path = tmp_path / "tiny.yaml"
-    path.write_text(recipe.format(folder=tmp_path))
-    config = load_config(path)
-    train(config, tmp_path / "run", validator)
-    return tmp_path / "run"
+def test_a_page_about_a_language_model(others: Path, tmp_path: Path) -> None:
+    write_report([others / "mybook"], tmp_path / "page.html", device="cpu")
+    check(tmp_path / "page.html", "Data", "Samples", "Temperature 0.8")
 
 
-def test_a_page_about_a_language_model(tmp_path: Path) -> None:
-    folder, output = trained(tmp_path, LM), tmp_path / "page.html"
-    write_report([folder], output, device="cpu")
-    check(output, "Data", "Samples", "Temperature 0.8")
-
-
-def test_a_page_about_a_classifier(tmp_path: Path, run: Path) -> None:
-    folder, output = trained(tmp_path, CLASSIFIER), tmp_path / "page.html"
-    write_report([folder], output, device="cpu")
-    check(output, "Most confident errors", "probability", "Confusion matrix")
+def test_a_page_about_a_classifier(others: Path, tmp_path: Path, run: Path) -> None:
+    write_report([others / "reviews"], tmp_path / "page.html", device="cpu")
+    check(tmp_path / "page.html", "Most confident errors", "probability", "Confusion matrix")
     with pytest.raises(UserError, match="different tasks, classification and translation"):
-        write_report([folder, run], output, device="cpu")
+        write_report([others / "reviews", run], tmp_path / "page.html", device="cpu")
 
 
 def test_a_run_without_metrics_or_models_has_a_page(run: Path, tmp_path: Path) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
@@ -63,26 +60,6 @@ def test_other_programs_are_left_their_cores(
     assert len(number) == calls
 
 
-def test_other_load_is_that_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = psutil.Process().cpu_times
-    times = namedtuple("times", ["user", "idle"])
-    with monkeypatch.context() as patch:
-        patch.setattr("psutil.Process.cpu_affinity", lambda _: [0])
-        patch.setattr("psutil.cpu_times", lambda percpu: [times(own().user + own().system, 0.0)])
-        before, end = _used_by_others(), time.monotonic() + 0.5
-        while time.monotonic() < end:
-            pass
-        assert _used_by_others() - before < 0.1
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        before = _used_by_others()
-        time.sleep(1.2)
-        assert _used_by_others() - before > 0.3
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.mark.parametrize(
     ("limit", "expected"), [("200000 100000", 2), ("5000 100000", 1), ("max 100000", 8)]
 )
@@ -105,18 +82,20 @@ def test_a_system_that_does_not_report_its_load_is_idle(monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads are tied on Linux alone")
-def test_other_load_is_that_of_usable_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_load_is_that_on_usable_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     Times = namedtuple("Times", ["user", "nice", "system", "idle"])
     full, nice = Times(10.0, 0.0, 0.0, 0.0), Times(0.0, 10.0, 0.0, 0.0)
     # The second core is busy, the fourth with something nice; the others are not ours.
     seconds = [full, Times(8.0, 0.0, 2.0, 0.0), full, nice]
     monkeypatch.setattr("psutil.Process.nice", lambda _: 0)
-    monkeypatch.setattr("psutil.Process.cpu_times", lambda _: (0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr("psutil.Process.cpu_times", lambda _: (1.0, 0.5, 0.0, 0.0))
     monkeypatch.setattr("psutil.cpu_times", lambda percpu: seconds)
     monkeypatch.setattr("psutil.Process.cpu_affinity", lambda _: [1, 3])
-    assert _used_by_others() == 10.0
+    assert _used_by_others() == 8.5
     monkeypatch.setattr("psutil.Process.nice", lambda _: 5)
-    assert _used_by_others() == 20.0  # to a nice process, others are not
+    assert _used_by_others() == 18.5  # to a nice process, others are not
 
 
 def test_threads_adapt_only_on_request_on_a_cpu_and_without_a_variable(

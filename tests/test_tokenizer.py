@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import re
 from pathlib import Path
 
 import pytest
-import sentencepiece
+from conftest import sentencepiece_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,18 +52,8 @@ def test_tags_are_single_symbols() -> None:
 
 
 def test_missing_special_symbols_are_added() -> None:
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS),
-        model_writer=model,
-        vocab_size=40,
-        model_type="bpe",
-        bos_id=-1,
-        eos_id=-1,
-        pad_id=-1,
-        minloglevel=2,
-    )
-    own = SentencePieces(model.getvalue(), "own")
+    model = sentencepiece_model(TEXTS, 40, model_type="bpe", bos_id=-1, eos_id=-1, pad_id=-1)
+    own = SentencePieces(model, "own")
     assert sorted([own.pad_id, own.bos_id, own.eos_id]) == [40, 41, 42] and own.size == 43
     [ids] = own.encode(["the dog"])
     assert own.decode([[own.bos_id, *ids, own.eos_id]]) == ["the dog"]

@@ -227,6 +227,8 @@ def test_translations_have_their_terms_and_prefixes(translator: Translator) -> N
         assert text.startswith(prefix)
         for term in map(Term, terms):
             assert term.kept(text), (term, text)
+    [text] = translator.translate(["tree"], constraints=[["small dog"]], beam=1)
+    assert "small dog" in text
 
 
 def test_a_glossary_applies_where_its_source_occurs(translator: Translator) -> None:
@@ -236,11 +238,6 @@ def test_a_glossary_applies_where_its_source_occurs(translator: Translator) -> N
         words = text.split()
         assert result.terms == result.terms_kept == ("dog" in words) + ("house" in words)
         assert "Hund" in result.text or "dog" not in words
-
-
-def test_greedy_search_supports_terms(translator: Translator) -> None:
-    [text] = translator.translate(["tree"], constraints=[["small dog"]], beam=1)
-    assert "small dog" in text
 
 
 def test_a_translation_that_repeats_itself_has_a_warning(either: Translator) -> None:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from conftest import WORDS, drawn, small_shape, torch_engine
 
-from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
+from seq2seq.config import Config, DecodingConfig, ModelConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.batching import collate
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces, train_vocabulary
@@ -49,24 +49,22 @@ def vocabulary(side: int | None = None) -> SentencePieces:
     return train_vocabulary(texts, TokenizerConfig(vocab_size=330 if side is None else 310), [])
 
 
-def trained_model(
-    *, shared: bool = True, steps: int = 120, context: int = 128, **variant: Any
-) -> LoadedModel:
+def trained_model(*, shared: bool = True, steps: int = 120, **variant: Any) -> LoadedModel:
     """Return a small model after some updates, so that its translations are sensible and differ.
 
     shared: one vocabulary for both sides.
     """
-    loaded = _trained(shared=shared, steps=steps, context=context, **variant)
+    shape = small_shape(dim=32, ffn_dim=48, context=128, **variant)
+    loaded = _trained(shape, shared, steps)
     return replace(loaded, model=copy.deepcopy(loaded.model))
 
 
 @cache
-def _trained(*, shared: bool, steps: int, context: int, **variant: Any) -> LoadedModel:
+def _trained(shape: ModelConfig, shared: bool, steps: int) -> LoadedModel:
     torch.manual_seed(5)
     tokenizer = Tokenizer(vocabulary(), vocabulary())
     if not shared:
         tokenizer = Tokenizer(vocabulary(0), vocabulary(1))
-    shape = small_shape(dim=32, ffn_dim=48, encoder_layers=2, context=context, **variant)
     source_size = None if shared else tokenizer.source.size
     model = drawn(Transformer(shape, tokenizer.target.size, source_size))
     optimizer = torch.optim.Adam(model.parameters())
