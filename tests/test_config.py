@@ -86,7 +86,7 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["training.best_by=accuracy"], "bleu or nll"),
         (["task=language_model"], "with task=translation"),
         (["task=classification", "model.tied=false"], "model.tied=False has no effect for"),
-        (["task=classification", "data.augment.upper=0.3"], "augment.upper=0.3 has no effect"),
+        (["task=classification", "data.augment.typos=0.3"], "augment.typos=0.3 has no effect"),
         (["task=classification", "model.decoder_layers=2"], "layers=2 has no effect for"),
         (["task=classification", "training.best_by=bleu"], "accuracy or nll"),
         (["model=3"], "'model' must have `key: value` lines"),
