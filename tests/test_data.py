@@ -194,17 +194,22 @@ def test_a_held_out_split_shares_no_source_with_train(folder: Path) -> None:
 
 def test_development_sets_are_tagged_like_their_corpus(folder: Path) -> None:
     named = prepare(config_for(folder, f"data.dev={{path: {folder}/dev, tag: <news>}}"))
-    assert named.store("dev").texts()[0] == ["<news> the garden", "<news> a tree"]
+    store = named.store("dev")
+    assert store.texts()[0] == ["the garden", "a tree"] and store.tag == "<news>"
+    assert (named.folder / "dev.en").read_text() == "the garden\na tree\n"
+    read = named.tokenizer.source.decode([x.tolist() for x in store.pairs(np.arange(2))[0]])
+    assert read == ["<news> the garden", "<news> a tree"]
     corpus = f"data.train=[{{path: {folder}/train, tag: <help>}}]"
     held_out = prepare(config_for(folder, corpus, "data.dev=null", "data.dev_size=3"))
-    assert all(text.startswith("<help> the") for text in held_out.store("dev").texts()[0])
+    assert held_out.store("dev").tag == "<help>"
+    assert not any("<help>" in text for text in held_out.store("dev").texts()[0])
 
 
 def test_the_store_is_reused_until_something_changes(folder: Path) -> None:
     first = prepare(config_for(folder))
     stamp = (first.folder / "train-00000.arrow").stat().st_mtime_ns
     again = prepare(
-        config_for(folder, "training.lr=3", "tokenizer.bpe_dropout=0.1", "data.augment.upper=0.3")
+        config_for(folder, "training.lr=3", "tokenizer.bpe_dropout=0.1", "data.augment.typos=0.3")
     )
     assert again.folder == first.folder
     assert (again.folder / "train-00000.arrow").stat().st_mtime_ns == stamp

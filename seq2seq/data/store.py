@@ -23,15 +23,22 @@ SIDES = ("source", "target")
 
 
 def write_store(
-    file: Path, batches: Iterable[Sequence[Sequence[Any]]], *, with_text: bool = False
+    file: Path,
+    batches: Iterable[Sequence[Sequence[Any]]],
+    *,
+    with_text: bool = False,
+    tag: str | None = None,
 ) -> None:
-    """Write batches of columns: source ids, target ids and, if `with_text`, both texts."""
+    """Write batches of columns: source ids, target ids and, if `with_text`, both texts.
+
+    tag: symbol before the ids of each source. It is not part of the text.
+    """
     import pyarrow  # here: most commands do not need it
 
     fields = [(side, pyarrow.list_(pyarrow.int32())) for side in SIDES]
     if with_text:
         fields += [(f"{side}_text", pyarrow.string()) for side in SIDES]
-    schema = pyarrow.schema(fields)
+    schema = pyarrow.schema(fields, metadata={"tag": tag} if tag else None)
     with file.open("wb") as sink, pyarrow.ipc.new_stream(sink, schema) as writer:
         for columns in batches:
             named = dict(zip(schema.names, columns, strict=True))
@@ -74,16 +81,17 @@ class Store:
         source, target = ([_ids(side[i], place) for i, place in places] for side in self._sides)
         return source, target
 
-    def texts(
-        self, limit: int | None = None, tag: str | None = None
-    ) -> tuple[list[str], list[str]]:
-        """Return the first `limit` source and target texts of a development or test set.
+    @property
+    def tag(self) -> str | None:
+        """Tag of a development or test set. Its texts do not have it."""
+        tag = (self._table.schema.metadata or {}).get(b"tag")
+        return tag.decode() if tag else None
 
-        tag: symbol before each source. It is not part of the text.
-        """
+    def texts(self, limit: int | None = None) -> tuple[list[str], list[str]]:
+        """Return the first `limit` source and target texts of a development or test set."""
         table = self._table.slice(0, limit)
         source, target = (table.column(f"{side}_text").to_pylist() for side in SIDES)
-        return [text.removeprefix(f"{tag} ") for text in source] if tag else source, target
+        return source, target
 
 
 def _ids(arrays: tuple[NDArray[np.int32], Ids], position: int) -> Ids:

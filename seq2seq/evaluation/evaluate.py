@@ -20,12 +20,11 @@ from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import UserError, named_output, not_a_number
 from seq2seq.evaluation.evaluators import TranslationEvaluator, evaluator_of
 from seq2seq.evaluation.metrics import VALIDATION_METRICS, bleu_tokenizer, score
-from seq2seq.evaluation.systems import read_pairs, split_of_run, tag_of
+from seq2seq.evaluation.systems import read_pairs, split_of_run, test_tag
 from seq2seq.files import write_text
 from seq2seq.formats.model_directory import find_model
 from seq2seq.formats.weights import load_model
 from seq2seq.model.transformer import Transformer
-from seq2seq.preparation.corpora import tagged
 from seq2seq.preparation.prepare import encode_pairs
 from seq2seq.preparation.text import encode_text
 from seq2seq.processes import Processes
@@ -101,12 +100,11 @@ def encode_files(config: Config, tokenizer: Tokenizer, data: str, folder: Path) 
     if isinstance(config.data, TextConfig):
         facts = encode_text(tokenizer, data, folder)
         return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
-    tag = tag_of(config)
-    pairs = [(tagged(tag, source), target) for source, target in read_pairs(config.pairs, data)]
+    pairs = read_pairs(config.pairs, data)
     known = tokenizer.target.names if isinstance(tokenizer.target, Labels) else None
     if known and (unknown := {label for _, label in pairs}.difference(known)):
         raise UserError(f"--data: {data} has the label {min(unknown)!r}, unknown to the model")
-    encode_pairs(folder / "test.arrow", pairs, tokenizer, config.pairs)
+    encode_pairs(folder / "test.arrow", pairs, tokenizer, config.pairs, tag=test_tag(config))
     facts = {"files": ["test.arrow"], "pairs": len(pairs)}
     return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
 

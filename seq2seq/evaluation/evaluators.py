@@ -28,7 +28,7 @@ from seq2seq.evaluation.metrics import (
     bleu_tokenizer,
     score,
 )
-from seq2seq.evaluation.systems import describe_search, tag_of
+from seq2seq.evaluation.systems import describe_search, warn_of_tags
 from seq2seq.machine.threads import adapt_threads
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 from seq2seq.processes import Processes
@@ -76,8 +76,8 @@ class TranslationEvaluator(SplitEvaluator):
             self.decoding = replace(self.decoding, beam=self.decoding.validation_beam)
         self.translates = not self.validation or self.config.training.best_by == "bleu"
         self.store = self.data.store(self.split)
-        self.tag = tag_of(self.config, self.split)
-        self.sources, self.references = self.store.texts(self.limit, self.tag)
+        warn_of_tags(self.config, self.store.tag)
+        self.sources, self.references = self.store.texts(self.limit)
         self.translations: Sequence[str] = ()
         """Translations of the last evaluation, in the order of the split."""
         longest = max(int(lens.max()) for lens in self.store.lens)
@@ -115,7 +115,7 @@ class TranslationEvaluator(SplitEvaluator):
         """Return a translator with the search of this evaluation."""
         engines = Engines.of_model(model, self.data.tokenizer, self.config)
         engines.is_logged = not self.validation
-        return Translator(engines, self.decoding, self.tag)
+        return Translator(engines, self.decoding, self.store.tag)
 
     @torch.inference_mode()
     def _nll(self, model: Transformer) -> dict[str, float]:

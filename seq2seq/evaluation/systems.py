@@ -89,8 +89,8 @@ def load_systems(
         lists = [read_file(path) for path in references]
         sources: Sequence[str] = ()
     elif runs:
-        sources, targets = _texts_of_runs(runs, split, data)
-        lists = [targets]
+        sources, targets, tags = _texts_of_runs(runs, split, data)
+        lists = [list(targets)]
     else:
         raise UserError(
             "no references: name the file before --against, as in `seq2seq score HYP REF "
@@ -118,7 +118,8 @@ def load_systems(
             systems.append(System(name, files[path]))
             continue
         # With the search settings of the recipe, as `evaluate`.
-        tag = tag_of(runs[path], split)
+        tag = tags[path]
+        warn_of_tags(runs[path], tag)
         translator = Translator.load(path, device=processes.device, tag=tag)
         if processes.is_main:
             logger.info("translating %s sentences with %s", f"{len(sources):,}", path)
@@ -140,20 +141,23 @@ def _config_of(run: Path) -> Config:
 
 def _texts_of_runs(
     runs: dict[Path, Config], split: str, data: str | None
-) -> tuple[list[str], list[str]]:
-    """Return sources and references from the files named by `data`, or from the runs' split."""
+) -> tuple[Sequence[str], Sequence[str], dict[Path, str | None]]:
+    """Return sources and references from the files named by `data`, or from the runs' split.
+
+    Also returns the tag of each run's sources.
+    """
     if data is not None:
         pairs = read_pairs(next(iter(runs.values())).pairs, data)
-        return [source for source, _ in pairs], [target for _, target in pairs]
-    test_sets = [
-        split_of_run(config, run, split, Tokenizer.load(find_model(run)))
-        .store(split)
-        .texts(tag=tag_of(config, split))
+        sources, targets = zip(*pairs, strict=True)
+        return sources, targets, {run: test_tag(config) for run, config in runs.items()}
+    stores = {
+        run: split_of_run(config, run, split, Tokenizer.load(find_model(run))).store(split)
         for run, config in runs.items()
-    ]
-    if any(texts != test_sets[0] for texts in test_sets):
+    }
+    texts, *others = (store.texts() for store in stores.values())
+    if any(other != texts for other in others):
         raise UserError(f"the runs have different {split} sets: name one with --data PREFIX")
-    return test_sets[0]
+    return *texts, {run: store.tag for run, store in stores.items()}
 
 
 def read_line_scores(
@@ -216,16 +220,17 @@ def read_pairs(config: PairsConfig, data: str) -> list[TextPair]:
     return pairs
 
 
-def tag_of(config: Config, split: str = "test") -> str | None:
-    """Return the tag of the recipe's `dev` or `test` set. Warn if only training data have tags."""
+def test_tag(config: Config) -> str | None:
+    """Return the tag of the recipe's test set."""
     data = config.pairs
-    corpus, size = {"dev": (data.dev, data.dev_size), "test": (data.test, data.test_size)}[split]
-    if not corpus and size:
-        corpus = data.train[0]
-    tag = corpus.tag if corpus else None
-    if tag is None and any(corpus.tag for corpus in data.train):
+    corpus = data.test or (data.train[0] if data.test_size else None)
+    return corpus.tag if corpus else None
+
+
+def warn_of_tags(config: Config, tag: str | None) -> None:
+    """Log a warning if training data have tags, but a test set has none."""
+    if tag is None and any(corpus.tag for corpus in config.pairs.train):
         logger.warning("the model was trained with tagged source sentences: these have no tag")
-    return tag
 
 
 def describe_search(decoding: DecodingConfig, precision: str) -> str:

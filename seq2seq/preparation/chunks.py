@@ -21,7 +21,7 @@ from pyarrow import feather
 from seq2seq.config import PairsConfig
 from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import CODES, KEPT, pair_hashes, text_rule
-from seq2seq.preparation.corpora import Corpus, TextPair, tagged
+from seq2seq.preparation.corpora import Corpus, TextPair
 from seq2seq.terminal import ProgressBar
 
 Hashes = NDArray[np.uint64]
@@ -49,12 +49,7 @@ class Chunk:
         return set(self._read("target").column(0).unique().to_pylist())
 
     def pairs(self, indices: Indices | None = None) -> Iterator[TextPair]:
-        """Yield all pairs, or the pairs at some indices, with the tag before each source."""
-        for source, target in self.untagged(indices):
-            yield tagged(self.corpus.tag, source), target
-
-    def untagged(self, indices: Indices | None = None) -> Iterator[TextPair]:
-        """Yield all pairs, or the pairs at some indices, as the corpus has them."""
+        """Yield all pairs, or the pairs at some indices, without the tag of the corpus."""
         table = self._read("source", "target")
         columns = table.columns if indices is None else table.take(indices).columns
         return zip(*(column.to_pylist() for column in columns), strict=True)
@@ -119,7 +114,7 @@ def sha256_of_pairs(chunks: Iterable[Chunk]) -> str:
     """Return the SHA-256 checksum of pairs as `source<TAB>target` lines, without tags."""
     digest = hashlib.sha256()
     for chunk in chunks:
-        lines = (f"{source}\t{target}\n" for source, target in chunk.untagged())
+        lines = (f"{source}\t{target}\n" for source, target in chunk.pairs())
         digest.update("".join(lines).encode())
     return digest.hexdigest()
 

@@ -48,11 +48,6 @@ class Corpus:
             yield batch
 
 
-def tagged(tag: str | None, source: str) -> str:
-    """Put a corpus's tag before a source sentence."""
-    return f"{tag} {source}" if tag and source.strip() else source
-
-
 def open_corpora(data: PairsConfig) -> list[Corpus]:
     """Open all corpora of a recipe, training corpora first."""
     corpora = {"train": data.train, "dev": [data.dev], "test": [data.test], "exclude": data.exclude}

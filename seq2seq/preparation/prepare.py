@@ -34,6 +34,7 @@ from seq2seq.preparation.corpora import Corpus, TextPair, open_corpora
 from seq2seq.preparation.folder import WORK, finish_stage, load_or_prepare
 from seq2seq.preparation.text import prepare_text
 from seq2seq.terminal import ProgressBar
+from seq2seq.text.pipeline import training_pair
 from seq2seq.text.protect import SYMBOLS, compile_patterns, protect_pair
 
 SPLITS = "train", "dev", "test"
@@ -116,12 +117,13 @@ def _prepare_pairs(
     tokenizer = Tokenizer.load(work / "tokenizer")
     splits = {}
     for split in ("dev", "test"):
+        own = chunks["train"] if split in held_out else chunks[split]
         pairs = [pair for chunk in chunks[split] for pair in chunk.pairs()]
         if split in held_out:
             pairs = list(selection.pairs(held_out[split]))
         if pairs:
             file = f"{split}.arrow"
-            encode_pairs(folder / file, pairs, tokenizer, data)
+            encode_pairs(folder / file, pairs, tokenizer, data, tag=own[0].corpus.tag)
             _write_text(folder, split, pairs, data)
             splits[split] = {"files": [file], "pairs": len(pairs)}
     splits["train"] = _encode_training_pairs(folder, selection, tokenizer, data)
@@ -166,7 +168,9 @@ def _encode_training_pairs(
             indices = np.flatnonzero(codes == KEPT)
             pairs = list(chunk.pairs(indices))
             files.append(f"train-{len(files):05}.arrow")
-            too_long = encode_pairs(folder / files[-1], pairs, tokenizer, data, training=True)
+            too_long = encode_pairs(
+                folder / files[-1], pairs, tokenizer, data, tag=chunk.corpus.tag, training=True
+            )
             codes[indices[too_long]] = CODES["max_len"]
             pairs_per_corpus[chunk.corpus] += len(pairs) - len(too_long)
             progress_bar.advance(len(codes))
@@ -191,9 +195,10 @@ def encode_pairs(
     tokenizer: Tokenizer,
     data: PairsConfig,
     *,
+    tag: str | None,
     training: bool = False,
 ) -> list[int]:
-    """Write pairs, with their protected spans replaced by symbols, to a store.
+    """Write pairs to a store, as the model reads and writes them. tag: see `write_store`.
 
     Training pairs with more than `data.clean.max_len` tokens on either side are dropped. Returns
     their indices. Of other pairs, the text is stored too.
@@ -205,16 +210,16 @@ def encode_pairs(
     def batches() -> Iterator[Sequence[Sequence[Any]]]:
         for start in range(0, len(pairs), BATCH_SIZE):
             batch = pairs[start : start + BATCH_SIZE]
-            masked = zip(*(protect_pair(*pair, pattern) for pair in batch), strict=True)
+            texts = zip(*(training_pair(*pair, pattern, tag) for pair in batch), strict=True)
             vocabularies = tokenizer.source, tokenizer.target
-            ids = [x.encode(texts) for x, texts in zip(vocabularies, masked, strict=True)]
+            ids = [x.encode(side) for x, side in zip(vocabularies, texts, strict=True)]
             longest = (max(map(len, sides)) for sides in zip(*ids, strict=True))
             fits = [max_len is None or length <= max_len for length in longest]
             too_long.extend(start + i for i, fit in enumerate(fits) if not fit)
             columns = ids if training else [*ids, *zip(*batch, strict=True)]
             yield [list(compress(column, fits)) for column in columns]
 
-    write_store(file, batches(), with_text=not training)
+    write_store(file, batches(), with_text=not training, tag=None if training else tag)
     return too_long
 
 

@@ -13,14 +13,16 @@ from textwrap import shorten
 from typing import Any
 
 from seq2seq.config import Config, to_yaml
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.rules import Sampling
 from seq2seq.decoding.translation import END, Candidate
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError, named_output, require_extra
-from seq2seq.evaluation.systems import split_of_run, tag_of
+from seq2seq.evaluation.systems import split_of_run
 from seq2seq.files import write_text
+from seq2seq.formats.model_directory import find_model
 from seq2seq.preparation.cleaning import RULES
 from seq2seq.report.page import Rows, details, line_charts, page, paragraph, table
 from seq2seq.report.runs import COLUMNS, RunRecord, differences, flat_recipe, read_run
@@ -153,9 +155,9 @@ def _samples(config: Config, run: Path, name: str, device: str) -> list[str]:
 
 def _translation_samples(config: Config, run: Path, device: str) -> list[str]:
     """Return sample translations."""
-    translator = Translator.load(run, device=device, tag=tag_of(config, "dev"))
-    data = split_of_run(config, run, "dev", translator.tokenizer)
-    sources, references = data.store("dev").texts(tag=translator.tag)
+    store = split_of_run(config, run, "dev", Tokenizer.load(find_model(run))).store("dev")
+    translator = Translator.load(run, device=device, tag=store.tag)
+    sources, references = store.texts()
     chosen = _sample_indices(sources)
     texts = [sources[i] for i in chosen]
     width = min(5, translator.decoding.beam)

@@ -135,7 +135,7 @@ def training_pair(
 ) -> tuple[str, str]:
     """Return a training pair as the model reads and writes it."""
     source, target = protect_pair(source, target, pattern)
-    return (f"{tag} {source}" if tag else source), target
+    return (f"{tag} {source}" if tag and source.strip() else source), target
 
 
 def _before(

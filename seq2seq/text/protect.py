@@ -260,8 +260,8 @@ class Spelling:
         """
         text = self.placeholders(source, text)
         missing = [source.spans[i][0] for i in source.lost(text)]
-        checked = source.clean(" ".join([text, *missing]).strip())
-        return " ".join(checked.split()) if missing or checked != text else text
+        checked = source.clean(" ".join([text, *missing]))
+        return " ".join(checked.split()) if checked != text else text
 
 
 def _is_glued(source: str, target: str) -> bool:
