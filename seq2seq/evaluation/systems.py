@@ -90,7 +90,7 @@ def load_systems(
         sources: Sequence[str] = ()
     elif runs:
         sources, targets, tags = _texts_of_runs(runs, split, data)
-        lists = [list(targets)]
+        lists = [targets]
     else:
         raise UserError(
             "no references: name the file before --against, as in `seq2seq score HYP REF "
@@ -141,14 +141,14 @@ def _config_of(run: Path) -> Config:
 
 def _texts_of_runs(
     runs: dict[Path, Config], split: str, data: str | None
-) -> tuple[Sequence[str], Sequence[str], dict[Path, str | None]]:
+) -> tuple[list[str], list[str], dict[Path, str | None]]:
     """Return sources and references from the files named by `data`, or from the runs' split.
 
     Also returns the tag of each run's sources.
     """
     if data is not None:
         pairs = read_pairs(next(iter(runs.values())).pairs, data)
-        sources, targets = zip(*pairs, strict=True)
+        sources, targets = map(list, zip(*pairs, strict=True))
         return sources, targets, {run: test_tag(config) for run, config in runs.items()}
     stores = {
         run: split_of_run(config, run, split, Tokenizer.load(find_model(run))).store(split)
