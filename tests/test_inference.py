@@ -147,7 +147,7 @@ def test_torch_searches_on_gpus_and_with_ensembles(
     engines = Translator.load(folder, device="cpu").engines
     engines.device = "cuda"
     with patch.object(Engines, "torch", "torch"):
-        assert engines.choose(Translator.load(folder, device="cpu").decoding) == "torch"
+        assert engines.engine_for(Translator.load(folder, device="cpu").decoding) == "torch"
     assert caplog.messages == [
         "decoding with PyTorch (CTranslate2 does not support ensembles)",
         "decoding with PyTorch (cuda)",

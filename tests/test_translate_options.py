@@ -100,7 +100,7 @@ def test_with_any_options_a_translation_does_not_depend_on_the_batch(
     prefixes = options.pop("prefixes", [""] * len(TEXTS))
     outputs = {key: options.pop(key) for key in ("nbest", "tokens", "alignment") if key in options}
     changed = changed_decoding(translator.decoding, options)
-    uses_torch = translator.engines.choose(changed) is translator.engines.torch
+    uses_torch = translator.engines.engine_for(changed) is translator.engines.torch
     assert uses_torch == (engine_name == "torch")
     for number, (text, prefix) in enumerate(zip(TEXTS, prefixes, strict=True)):
         requests = [Request(text, number, prefix)]
@@ -163,7 +163,7 @@ def test_the_terms_of_a_line_do_not_affect_other_lines(translator: Translator) -
 def test_a_reference_is_scored_in_the_segmentation_of_the_tokenizer(either: Translator) -> None:
     references = [["ein Haus", ""], ["der  Hund "], [], ["Baum"], ["sieht"], ["rot"]]
     results = either.translations(TEXTS, references=references, tokens=True)
-    engine = either.engines.choose(either.decoding)  # noqa: F811
+    engine = either.engines.engine_for(either.decoding)  # noqa: F811
     sources = VOCABULARY.encode_pieces(TEXTS)
     for source, texts, result in zip(sources, references, results, strict=True):
         assert [reference.text for reference in result.references] == texts

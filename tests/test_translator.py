@@ -58,7 +58,7 @@ def search(translator: Translator, texts: Sequence[str], **options: Any) -> list
     """Return the best hypothesis of each text."""
     decoding = changed_decoding(translator.decoding, options)
     sources = [Source(pieces) for pieces in VOCABULARY.encode_pieces(texts)]
-    results = translator.engines.choose(decoding).search(sources, decoding)
+    results = translator.engines.engine_for(decoding).search(sources, decoding)
     return [best for [best] in results]
 
 

@@ -111,7 +111,7 @@ def translate(options: argparse.Namespace) -> None:
         processes.exit()
         return
     terms = bool(glossary or options.constraints)
-    translator.engines.choose(translator.decoding, terms=terms)  # fail before lines are read
+    translator.engines.engine_for(translator.decoding, terms=terms)  # fail before lines are read
     search = options.score_target is None
     translation_options = Options(
         options.nbest,

@@ -79,7 +79,7 @@ class Engines:
         """Maximum number of target tokens, including the end symbol."""
         return min(config.num_positions for config in self.configs)
 
-    def choose(self, decoding: DecodingConfig, *, terms: bool = False) -> Engine:
+    def engine_for(self, decoding: DecodingConfig, *, terms: bool = False) -> Engine:
         """Return the engine for decoding with these options, and log the choice once.
 
         PyTorch decodes on a GPU, and with ensembles or options that CTranslate2 does not support.
@@ -314,7 +314,7 @@ class Translator:
                 f"nbest={options.nbest} is larger than the beam of {decoding.beam}; increase beam"
             )
         terms = bool(options.glossary) or any(request.constraints for request in requests)
-        engine = self.engines.choose(decoding, terms=terms)
+        engine = self.engines.engine_for(decoding, terms=terms)
         encoded = self._encoder.encode(requests, options, recase=decoding.recase)
         found: list[list[Hypothesis]] = []
         if options.search:
