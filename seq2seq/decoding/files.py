@@ -191,9 +191,12 @@ class LineTranslator:
     def __call__(self, requests: Sequence[Request]) -> list[str]:
         """Return an output line for each request."""
         done = self._done + len(requests)
-        translations = self.translator.process(requests, self.options, progress=self._advance)
-        # The search counts segments: it skips blank lines, and long lines have several segments.
-        self._advance(max(0, done - self._done))
+
+        def advance(segments: int) -> None:  # a long line has several segments, a blank line none
+            self._advance(min(segments, done - self._done))
+
+        translations = self.translator.process(requests, self.options, progress=advance)
+        self._advance(done - self._done)
         for translation in translations:
             self._counts["repetitions"] += translation.repeats
             self._counts["errors"] += bool(translation.error)
