@@ -33,7 +33,7 @@ class Undo(NamedTuple):
     """A stage, what it did with a text, and what the next stage did with each part."""
 
     stage: Stage
-    undo: Any
+    state: Any
     parts: Sequence[Undo | None]
     """None after the last stage."""
 
@@ -63,7 +63,7 @@ class Prepared(NamedTuple):
             text = self.whole.protect(text, self.spelling.pattern)
         undo = self.undo
         while undo:
-            text = undo.stage.given(text, undo.undo)
+            text = undo.stage.given(text, undo.state)
             [undo] = undo.parts
         return self.spelling.read(self.whole, text)
 
@@ -157,4 +157,4 @@ def _after(undo: Undo | None, texts: Iterator[str]) -> str:
     """Return the translation of a text, from the translations of the parts after all stages."""
     if undo is None:
         return next(texts)
-    return undo.stage.after([_after(part, texts) for part in undo.parts], undo.undo)
+    return undo.stage.after([_after(part, texts) for part in undo.parts], undo.state)
