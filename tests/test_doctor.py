@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 from commands import ENVIRONMENT
 
-from seq2seq import doctor, errors
+from seq2seq import doctor
 from seq2seq.doctor import Finding, examine
 
 
@@ -43,14 +44,14 @@ def test_it_works_without_torch(broken: str, tmp_path: Path) -> None:
 
 
 def test_missing_and_old_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = errors.version
+    real = metadata.version
 
     def version(name: str) -> str:
         if name == "xxhash":
             raise PackageNotFoundError(name)
         return {"psutil": "0.0.1", "datasets": "99"}.get(name) or real(name)
 
-    monkeypatch.setattr(errors, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     failed = [each for each in doctor._packages() if each.level == "failed"]
     texts = {each.text.partition(': pip install "')[0] for each in failed}
     assert texts == {

@@ -254,10 +254,10 @@ def test_a_missing_or_older_library_is_named(
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("seq2seq.errors.version", lambda name: "4.57.1")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "4.57.1")
     with pytest.raises(UserError, match=r"does not work with transformers 4\.57\.1: pip"):
         exported(trained_model(steps=1), tmp_path, "huggingface")
-    monkeypatch.setattr("seq2seq.errors.version", missing)
+    monkeypatch.setattr("importlib.metadata.version", missing)
     packages = {"huggingface": "transformers", "ctranslate2": "ctranslate2", "argos": "babel"}
     for to, package in packages.items():
         with pytest.raises(UserError, match=f"--to {to} needs the package {package}: pip install"):

@@ -57,7 +57,7 @@ def test_a_missing_extra_is_named(
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("seq2seq.errors.version", missing)
+    monkeypatch.setattr("importlib.metadata.version", missing)
     message = error("report", run, "-o", tmp_path / "page.html")
     assert "the extra report" in message and "vl-convert-python" in message
     assert not (tmp_path / "page.html").exists()

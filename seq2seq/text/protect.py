@@ -11,12 +11,13 @@ import zlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NamedTuple
 
 from seq2seq.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:  # not at run time: `seq2seq --help` does not wait for NumPy
+    import numpy as np
+    from numpy.typing import NDArray
 
 SYMBOLS = "".join(map(chr, range(0xE000, 0xE010)))
 """Placeholders, from Unicode's private use area."""
@@ -230,7 +231,7 @@ class Spelling:
             ]
             first = last = int(attention[:, own].sum(axis=1).argmax())
             if not self.has_placeholders:  # what the model wrote instead of the span
-                inside = np.array(own)[attention.argmax(axis=1)]
+                inside = [own[column] for column in attention.argmax(axis=1)]
                 while last < len(rows) and inside[last]:
                     last += 1
             stop = rows[last] if last < len(rows) else len(text)
