@@ -39,8 +39,6 @@ def commands() -> dict[str, argparse.ArgumentParser]:
         for action in make_parser()._actions
         if isinstance(action, argparse._SubParsersAction)
     ]
-    for parser in subparsers.choices.values():
-        parser.format_help()  # completes the help of search options
     return dict(subparsers.choices)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from docs_pages.docstrings import escaped
 
 import seq2seq
-from seq2seq.config import attribute_docs, class_source
+from seq2seq.config import attribute_docs
 
 _INTRODUCTION = """\
 # Python
@@ -27,10 +27,11 @@ def page() -> str:
 
 def _class(name: str) -> Iterator[str]:
     cls = getattr(seq2seq, name)
-    node = class_source(cls)
     yield f"## {name}\n\n{escaped(inspect.getdoc(cls) or '')}\n"
     docs = attribute_docs(cls)
-    source = textwrap.dedent(inspect.getsource(cls)).splitlines()
+    source = inspect.getsource(cls).splitlines()
+    [node] = ast.parse(inspect.getsource(cls)).body
+    assert isinstance(node, ast.ClassDef)
     for member in node.body:
         if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
             attribute = member.target.id

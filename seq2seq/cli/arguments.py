@@ -15,8 +15,6 @@ from seq2seq.cli import commands
 from seq2seq.config import TASKS, DecodingConfig, attribute_docs
 from seq2seq.errors import did_you_mean
 
-SEARCH_KEY = "the docstring of a key in `decoding`"
-"""Placeholder for the help of a search option."""
 EXPORT_FORMATS = "ctranslate2", "huggingface", "argos"
 INTEGERS = "int8", "int8_float32", "int8_float16", "int8_bfloat16"
 QUANTIZATIONS = *INTEGERS, "float16", "bfloat16", "float32"
@@ -28,14 +26,6 @@ METRICS = "bleu", "chrf", "chrf++", "ter", "spbleu"
 
 class Parser(argparse.ArgumentParser):
     """Argument parser that reports an error in one line, without the usage text."""
-
-    def format_help(self) -> str:
-        """Return the help text. It reads the help of search options, which takes a moment."""
-        search = [action for action in self._actions if action.help == SEARCH_KEY]
-        docs = attribute_docs(DecodingConfig) if search else {}
-        for action in search:
-            action.help = _search_help(docs[action.dest], getattr(DecodingConfig, action.dest))
-        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2, with a suggestion for a misspelt choice."""
@@ -292,10 +282,17 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         "search",
         "options override the recipe's section `decoding`; in parentheses the defaults of recipes",
     )
+    docs = attribute_docs(DecodingConfig)
     for name, hint in get_type_hints(DecodingConfig).items():
         if name == "validation_beam":
             continue
-        add = partial(group.add_argument, f"--{name.replace('_', '-')}", help=SEARCH_KEY)
+        text = " ".join(docs[name].removesuffix(".").split())
+        default = getattr(DecodingConfig, name)
+        if hint is bool:
+            default = "yes" if default else "no"
+        shown = "" if default is None else f" ({default})"
+        flag = f"--{name.replace('_', '-')}"
+        add = partial(group.add_argument, flag, help=f"{text[0].lower()}{text[1:]}{shown}")
         if hint is bool:
             add(action=argparse.BooleanOptionalAction)
         elif get_origin(hint) is Literal:
@@ -303,15 +300,6 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         else:
             kind = next(kind for kind in (*get_args(hint), hint) if kind in (int, float))
             add(type=kind, metavar="N" if kind is int else "X")
-
-
-def _search_help(docstring: str, default: object) -> str:
-    """Return the help of a search option."""
-    text = " ".join(docstring.removesuffix(".").split())
-    if isinstance(default, bool):
-        default = "yes" if default else "no"
-    shown = "" if default is None else f" ({default})"
-    return f"{text[0].lower()}{text[1:]}{shown}"
 
 
 def _add_files(parser: argparse.ArgumentParser) -> None:

@@ -9,9 +9,10 @@ from seq2seq.config.data import (
     PairsConfig,
     TextConfig,
 )
-from seq2seq.config.docs import attribute_docs, class_source, commented_yaml
 from seq2seq.config.recipe import (
+    attribute_docs,
     check_name,
+    commented_yaml,
     config_of,
     default_run,
     read_recipe,

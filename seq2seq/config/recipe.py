@@ -1,10 +1,13 @@
-"""Recipes: read from YAML with overrides, checked beyond types and bounds, and written in full."""
+"""Recipes: read from YAML with overrides, checked beyond types and bounds, and written."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +239,47 @@ def with_paths(config: Config, convert: Callable[[str], str] = os.path.abspath) 
 def to_yaml(config: Config) -> str:
     """Return the recipe as YAML, including defaults."""
     return yaml.safe_dump(to_tree(config), sort_keys=False, allow_unicode=True)
+
+
+def commented_yaml(
+    tree: Mapping[str, Any], comments: Mapping[str, str], default: Any = None, prefix: str = ""
+) -> str:
+    """Return a recipe as YAML with a comment on each key.
+
+    comments: by key, such as `model.dim`. Other keys have the first sentence of their docstring.
+    default, prefix: dataclass and prefix of a section.
+    """
+    default = default or TASKS[tree.get("task", "translation")].defaults
+    docs, text = attribute_docs(type(default)), ""
+    for name, value in tree.items():
+        key, inner = f"{prefix}{name}", getattr(default, name)
+        is_section = is_dataclass(inner)
+        described = " ".join((inner.__doc__ or "" if is_section else docs[name]).split())
+        comment = comments.get(key) or re.split(r"(?<!\bal)\.(?: |$)", described)[0]
+        line = f"{'  ' * prefix.count('.')}{name}:{'' if is_section else f' {_flow(value)}'}"
+        text += f"{line:44}  # {comment}\n"
+        if is_section:
+            text += commented_yaml(value, comments, inner, f"{key}.")
+    return text
+
+
+def _flow(value: Any) -> str:
+    """Return a value as YAML on one line. A list with one item becomes the item."""
+    value = value[0] if isinstance(value, list) and len(value) == 1 else value
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def attribute_docs(cls: type) -> dict[str, str]:
+    """Return the docstrings of the attributes of a class, from its source, with inherited ones."""
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if base.__module__ != "builtins":
+            module = inspect.getsource(sys.modules[base.__module__])
+            [source] = re.findall(rf"^class {base.__name__}\b.*?(?=^\S|\Z)", module, re.M | re.S)
+            found = re.findall(r'^    (\w+): [^\n]*\n    """(.+?)"""', source, re.M | re.S)
+            docs |= {name: inspect.cleandoc(text) for name, text in found}
+    return docs
 
 
 class _Loader(yaml.SafeLoader):
