@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
 import os
@@ -21,8 +20,6 @@ from seq2seq.errors import UserError, named_output
 
 SUMS_FILE = "SHA256SUMS"
 """Checksums of the files of a folder, in the format of `sha256sum --check`."""
-NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""Error numbers of a file system without locks."""
 
 _LEFTOVER = re.compile(
     r"\.(?P<name>step_\d+|average_\d+|best|last|averaged|[0-9a-f]{32})(?P<old>\.old)?\.tmp"
@@ -32,35 +29,23 @@ _LEFTOVER = re.compile(
 logger = logging.getLogger(__name__)
 
 
-@contextmanager
-def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a temporary file. It replaces `path` if the block succeeds.
-
-    The file is always new: targets of existing links are not changed.
-    """
+def write_file(path: Path, content: bytes | str) -> None:
+    """Write a file atomically. It is always new: targets of existing links are not changed."""
     draft = draft_of(path)
     draft.unlink(missing_ok=True)
     try:
-        with draft.open("xb") as stream:
-            yield stream
+        draft.write_bytes(content.encode() if isinstance(content, str) else content)
         sync(draft)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    with atomic_file(path) as stream:
-        stream.write(text.encode())
-
-
 @contextmanager
 def output_file(output: Path) -> Iterator[IO[bytes]]:
-    """Yield a temporary FILE.part. It replaces FILE if the block succeeds.
+    """Yield a temporary FILE.part. It replaces FILE if the block succeeds, else it is kept.
 
-    In contrast to `atomic_file`, FILE.part is kept after an error. Pipes and devices are written
-    directly. Raises UserError if another process is writing FILE.
+    Pipes and devices are written directly. Raises UserError if another process is writing FILE.
     """
     is_file = not output.exists() or output.is_file()
     path = part_of(output) if is_file else output
@@ -68,7 +53,7 @@ def output_file(output: Path) -> Iterator[IO[bytes]]:
         with named_output(output):
             if is_file:  # a new file: the target of an existing link is not changed
                 path.unlink(missing_ok=True)
-            stream = path.open("xb" if is_file else "wb")
+            stream = path.open("wb")
         try:
             yield stream
             with named_output(output):
@@ -123,10 +108,9 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         write_sums(draft)
         replace_folder(folder, draft)
     except (OSError, safetensors.SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
+        reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"{folder} could not be written: {reason or error} (the disk has "
-            f"{free_space(folder)} left)"
+            f"{folder} could not be written: {reason} (the disk has {free_space(folder)} left)"
         ) from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -148,7 +132,7 @@ def replace_folder(folder: Path, draft: Path) -> None:
 
 
 def try_lock(lock: FileLock) -> bool:
-    """Try to acquire a lock; return success. Warns and returns True if locks are unsupported."""
+    """Try to acquire a lock; return success. Warns and returns True if that is not possible."""
     file = Path(lock.lock_file)
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -156,8 +140,6 @@ def try_lock(lock: FileLock) -> bool:
     except Timeout:
         return False
     except (OSError, NotImplementedError) as error:
-        if isinstance(error, OSError) and error.errno not in NO_LOCKS:
-            raise
         logger.warning("cannot lock %s (%s): do not run a second command there", file, error)
     return True
 
@@ -178,8 +160,7 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 def write_sums(folder: Path) -> None:
     """Write the checksums of all files in a folder."""
-    files = sorted(path for path in folder.iterdir() if not _is_added(path))
-    sums = [f"{sha256_of(path)}  {path.name}\n" for path in files if path.name != SUMS_FILE]
+    sums = [f"{sha256_of(folder / name)}  {name}\n" for name in sorted(_file_names(folder))]
     (folder / SUMS_FILE).write_text("".join(sums), encoding="utf-8")
 
 
@@ -199,23 +180,21 @@ def find_damage(folder: Path, optional: Collection[str] = ()) -> str | None:
     """
     if (sums := read_sums(folder)) is None:
         return f"{SUMS_FILE} is missing or unreadable"
-    present = {path.name for path in folder.iterdir() if not _is_added(path)}
-    for name in sorted((sums.keys() | present) - {SUMS_FILE, *optional}):
+    for name in sorted((sums.keys() | _file_names(folder)).difference(optional)):
         if name not in sums:
             return f"{name} is not in {SUMS_FILE}"
-        if name not in present:
-            return f"{name or SUMS_FILE} is missing"
         try:
             if sha256_of(folder / name) != sums[name]:
                 return f"{name} has changed since it was written"
         except OSError as error:
-            return f"{name} cannot be read: {error.strerror}"
+            return f"{name or SUMS_FILE} cannot be read: {error.strerror}"
     return None
 
 
-def _is_added(path: Path) -> bool:
-    """Return whether a path was added later: `atomic_folder` writes no folders or hidden files."""
-    return path.is_dir() or path.name.startswith(".")
+def _file_names(folder: Path) -> set[str]:
+    """Return the names of the files that have checksums: hidden files were added later."""
+    files = (path for path in folder.iterdir() if not path.is_dir())
+    return {path.name for path in files if not path.name.startswith(".")} - {SUMS_FILE}
 
 
 def remove_folder(folder: Path) -> None:

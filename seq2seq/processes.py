@@ -45,15 +45,14 @@ class Processes:
     group: Any = None
 
     @classmethod
-    def join(cls, timeout: timedelta = TIMEOUT, *, needs_torch: bool = True) -> Processes:
+    def join(cls, timeout: timedelta = TIMEOUT) -> Processes:
         """Join the processes started by `accelerate launch` or `torchrun`, if any.
 
         Accelerate's state is a singleton: later calls get the device and processes of the first.
-        needs_torch: if False, a single process without a GPU does not load torch and Accelerate, to
-        save two seconds. Raises UserError if the launch requests more than data parallelism.
+        Raises UserError if the launch requests more than data parallelism.
         """
-        if not (needs_torch or any(map(LAUNCHED.match, os.environ)) or may_have_gpu()):
-            return cls()
+        if not (any(map(LAUNCHED.match, os.environ)) or may_have_gpu()):
+            return cls()  # torch and Accelerate would take two seconds to load
         import torch
         from accelerate import PartialState
         from accelerate.utils import parse_flag_from_env
@@ -115,20 +114,16 @@ class Processes:
 
     def barrier(self) -> None:
         """Wait until every process has called this."""
-        if self.count > 1:
-            import torch.distributed as dist
-
-            dist.barrier(group=self.group)
+        self.all_gather([None])
 
     def require_equal(self, value: object, advice: str) -> None:
         """Raise UserError unless every process has the main process's value.
 
         advice: text for the error: the difference, and what to do.
         """
-        equal = self.all_gather([value == self.broadcast(value)])
-        if not all(equal):
-            numbers = ", ".join(str(index) for index, same in enumerate(equal) if not same)
-            raise UserError(f"process {numbers} of {self.count}: {advice}")
+        values = self.all_gather([value])
+        if numbers := [str(index) for index, other in enumerate(values) if other != values[0]]:
+            raise UserError(f"process {', '.join(numbers)} of {self.count}: {advice}")
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
@@ -177,23 +172,15 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 
 def _require_data_parallel() -> None:
-    """Raise UserError if a launch requests more than a copy of the model on every device.
-
-    Every process reports the error, since the launcher ends all processes after the first failure.
-    """
+    """Raise UserError if a launch requests more than a copy of the model on every device."""
     from accelerate.utils import parse_flag_from_env
 
     requested = [name for name in UNSUPPORTED if parse_flag_from_env(f"ACCELERATE_USE_{name}")]
     if requested:
         raise UserError(
-            f"seq2seq does not support {', '.join(requested)}: it copies the model to all devices. "
-            "Launch with --multi_gpu --mixed_precision no, without other flags (or set "
-            "distributed_type: MULTI_GPU and mixed_precision: 'no' in your accelerate config)"
+            f"seq2seq does not support {', '.join(requested)}: it copies the model to all devices; "
+            "launch with --multi_gpu --mixed_precision no, without other flags"
         )
-
-
-class Interrupted(KeyboardInterrupt):
-    """Signal received during interruptible work."""
 
 
 class Signals:
@@ -223,11 +210,11 @@ class Signals:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let a signal raise Interrupted immediately within this block."""
+        """Let a signal raise KeyboardInterrupt immediately within this block."""
         self._may_raise = True
         try:
             if self.number:
-                raise Interrupted
+                raise KeyboardInterrupt
             yield
         finally:
             self._may_raise = False
@@ -241,7 +228,7 @@ class Signals:
             self.number, self._received_at = number, time.monotonic()
             _write_stderr(f"{name}: finishing this update and saving; a second one exits at once")
             if self._may_raise:
-                raise Interrupted
+                raise KeyboardInterrupt
         elif time.monotonic() - self._received_at > SAME_SIGNAL_SECONDS:
             # Not an exception: it could be caught, or delayed while threads are joined.
             _write_stderr(f"{name} again: exiting without saving")

@@ -13,7 +13,7 @@ from commands import COMMAND, ENVIRONMENT, error, seq2seq
 from conftest import run_recipe
 
 from seq2seq.errors import UserError
-from seq2seq.files import atomic_file, draft_of, remove_leftovers
+from seq2seq.files import draft_of, remove_leftovers, write_file
 from seq2seq.training.records import STARTS_FILE
 
 FILES = {
@@ -111,19 +111,30 @@ def test_links_in_place_of_part_files_are_not_followed(run: Path, folder: Path) 
         assert not (folder / "o").is_symlink() and not (folder / ".o.lock").exists()
 
 
-def test_links_in_place_of_drafts_are_not_followed(tmp_path: Path) -> None:
+def test_a_pipe_is_written_and_not_replaced(run: Path, folder: Path) -> None:
+    pipe, document = folder / "pipe", folder / "in.html"
+    document.write_text("<p>the dog</p>")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    for command in (["translate", run, document], ["evaluate", run]):
+        assert seq2seq(*command, "-o", pipe).returncode == 0
+        assert os.read(reader, 1 << 16) and pipe.is_fifo()
+
+
+def test_links_in_place_of_drafts_are_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     victim, path = tmp_path / "victim", tmp_path / "file"
     victim.write_text("precious")
     for make in (draft_of(path).symlink_to, draft_of(path).hardlink_to, path.symlink_to):
         path.unlink(missing_ok=True)
         make(victim)
-        with atomic_file(path) as stream:
-            stream.write(b"new")
+        write_file(path, b"new")
         assert path.read_text() == "new" and not path.is_symlink()
         assert victim.read_text() == "precious" and not draft_of(path).exists()
-    with pytest.raises(ValueError), atomic_file(path) as stream:
-        stream.write(b"half")
-        raise ValueError
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(os, "fsync", lambda _: Path("/dev/null/nothing").stat())
+        write_file(path, b"half")
     assert path.read_text() == "new" and not draft_of(path).exists()
 
 

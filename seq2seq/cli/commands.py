@@ -84,7 +84,7 @@ def translate(options: argparse.Namespace) -> None:
     from seq2seq.decoding.translation import Options
     from seq2seq.decoding.translator import Translator
 
-    processes, process_files = on_files(options, needs_torch=False)
+    processes, process_files = on_files(options)
     values = vars(options)
     decoding = {key.name: values.get(key.name) for key in fields(DecodingConfig)}
     reader = RequestReader(

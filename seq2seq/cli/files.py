@@ -31,9 +31,7 @@ def document_format(options: argparse.Namespace) -> str | None:
     return str(named)
 
 
-def on_files(
-    options: argparse.Namespace, *, needs_torch: bool = True
-) -> tuple[Processes, partial[None]]:
+def on_files(options: argparse.Namespace) -> tuple[Processes, partial[None]]:
     """Return the processes of a command, and `process_streams` with its files and output.
 
     Raises UserError if a file cannot be read or written. Call it before loading a model.
@@ -42,7 +40,7 @@ def on_files(
     from seq2seq.processes import LONG_TIMEOUT, Processes
 
     require_writable_output(options)
-    processes = Processes.join(LONG_TIMEOUT, needs_torch=needs_torch)
+    processes = Processes.join(LONG_TIMEOUT)
     require_files(options.files)
     return processes, partial(
         process_streams,

@@ -21,7 +21,7 @@ from seq2seq.data.vocabulary import (
     marian_files,
     marian_vocabularies,
 )
-from seq2seq.files import atomic_file
+from seq2seq.files import write_file
 from seq2seq.text.pipeline import Pipeline
 from seq2seq.text.protect import SYMBOLS, Spelling, compile_patterns
 
@@ -84,8 +84,7 @@ class Tokenizer:
     def save(self, folder: Path) -> None:
         """Write the tokenizer files to a folder."""
         for name, content in self.files.items():
-            with atomic_file(folder / name) as stream:
-                stream.write(content)
+            write_file(folder / name, content)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -129,5 +128,5 @@ def pipeline_of(
         language=config.source,
         tag=tag,
         spaces=dict.fromkeys(map(ord, compress(OTHER_SPACES, unknown)), " "),
-        knows=source.knows_word,
+        knows=lambda word: source.knows(f"\u2581{word}"),
     )

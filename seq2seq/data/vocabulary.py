@@ -89,10 +89,6 @@ class SentencePieces(Vocabulary):
         piece = self._processor.piece_to_id(symbol)
         return piece != self.unk_id and not self._processor.is_control(piece)
 
-    def knows_word(self, word: str) -> bool:
-        """Return whether a word, with the space before it, is a single piece."""
-        return self.knows(f"\u2581{word}")
-
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self._encode(texts, int)
 

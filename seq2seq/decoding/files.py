@@ -26,7 +26,7 @@ from seq2seq.decoding.translation import (
 from seq2seq.decoding.translator import Translator
 from seq2seq.documents.formats import decode_document, encode_document
 from seq2seq.errors import UserError, named_output
-from seq2seq.files import atomic_file
+from seq2seq.files import output_file
 from seq2seq.processes import Processes
 from seq2seq.terminal import ProgressBar
 
@@ -242,6 +242,6 @@ def translate_file(
         content = encode_document(translate(text), encoding, form)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    file = atomic_file(output) if output else nullcontext(sys.stdout.buffer)
+    file = output_file(output) if output else nullcontext(sys.stdout.buffer)
     with named_output(output or "standard output"), file as stream:
         stream.write(content)

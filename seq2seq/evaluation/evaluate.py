@@ -21,7 +21,7 @@ from seq2seq.errors import UserError, named_output, not_a_number
 from seq2seq.evaluation.evaluators import TranslationEvaluator, evaluator_of
 from seq2seq.evaluation.metrics import VALIDATION_METRICS, bleu_tokenizer, score
 from seq2seq.evaluation.systems import read_pairs, split_of_run, test_tag
-from seq2seq.files import write_text
+from seq2seq.files import output_file
 from seq2seq.formats.model_directory import find_model
 from seq2seq.formats.weights import load_model
 from seq2seq.model.transformer import Transformer
@@ -75,9 +75,8 @@ def evaluate_run(
         if not evaluator.translations:
             raise UserError(not_a_number(str(run)))
         if processes.is_main:
-            with named_output(output):
-                text = "".join(f"{line}\n" for line in evaluator.translations)
-                write_text(output.resolve(), text)
+            with named_output(output), output_file(output) as stream:
+                stream.writelines(f"{line}\n".encode() for line in evaluator.translations)
     metrics |= evaluator.facts
     if with_robustness:
         assert isinstance(evaluator, TranslationEvaluator)

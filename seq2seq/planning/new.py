@@ -9,7 +9,7 @@ from typing import Any
 
 from seq2seq.config import TASKS, DataConfig, PairsConfig, check_name, from_tree
 from seq2seq.errors import UserError
-from seq2seq.files import write_text
+from seq2seq.files import write_file
 from seq2seq.planning.fine_tune import fine_tuning, initial_model
 from seq2seq.planning.plan import UNITS, Request, sized_recipe
 from seq2seq.preparation.corpora import open_corpus
@@ -65,7 +65,7 @@ def new_recipe(
             )
         text = sized_recipe(request)
     path.parent.mkdir(exist_ok=True)
-    write_text(path, text)
+    write_file(path, text)
     return path
 
 

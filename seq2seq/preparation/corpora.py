@@ -72,14 +72,12 @@ def open_corpus(data: PairsConfig, corpus: CorpusConfig, key: str) -> Corpus:
         dataset = HubDataset(corpus.dataset, corpus.subset, corpus.split or split, columns)
         return Corpus(split, corpus.tag, str(dataset), dataset.files, dataset.pairs)
     read: Callable[..., Iterator[TextPair]] = _aligned
-    if labelled:
-        read, files = _labelled_texts, [_existing(corpus.path, key)]
-    elif corpus.path and corpus.path.removesuffix(".gz").endswith(".tsv"):
-        read, files = _tab_separated, [_existing(corpus.path, key)]
+    if corpus.path and (labelled or corpus.path.removesuffix(".gz").endswith(".tsv")):
+        read, files = partial(_tab_separated, labelled), [existing_file(corpus.path, key)]
     elif corpus.path:
         files = [_by_prefix(corpus.path, name, key) for name in (data.source, data.target)]
     elif corpus.source and corpus.target:
-        files = [_existing(name, key) for name in (corpus.source, corpus.target)]
+        files = [existing_file(name, key) for name in (corpus.source, corpus.target)]
     else:
         raise UserError(f"{key}: give both source and target")
     name = " + ".join(map(str, files))
@@ -92,11 +90,11 @@ def _by_prefix(prefix: str, language: str, key: str) -> Path:
         raise UserError(
             f"{key}: {prefix} is a file; give the common prefix of both files, without .{language}"
         )
-    return zipped if zipped.is_file() and not plain.is_file() else _existing(plain, key)
+    return zipped if zipped.is_file() and not plain.is_file() else existing_file(plain, key)
 
 
-def _existing(name: str | Path | None, key: str) -> Path:
-    """Return the path of a file. Raises UserError if the file does not exist."""
+def existing_file(name: str | Path | None, key: str) -> Path:
+    """Return the path of a file. Raises UserError, with the key, if it does not exist."""
     path = Path(name or "")
     if path.is_dir():
         raise UserError(f"{key}: {path} is a folder: give a file, or give the folder as `dataset`")
@@ -119,22 +117,17 @@ def _aligned(source: Path, target: Path) -> Iterator[TextPair]:
         yield pair
 
 
-def _tab_separated(path: Path) -> Iterator[TextPair]:
-    """Yield the pairs of SOURCE<TAB>TARGET lines. Further columns are ignored."""
-    for number, line in enumerate(lines_of(path), start=1):
-        columns = line.split("\t")
-        if len(columns) < 2:
-            raise UserError(f"{path}, line {number}: {line[:80]!r} is not SOURCE<TAB>TARGET")
-        yield columns[0], columns[1]
+def _tab_separated(labelled: bool, path: Path) -> Iterator[TextPair]:
+    """Yield the pairs of SOURCE<TAB>TARGET or LABEL<TAB>TEXT lines, texts before labels.
 
-
-def _labelled_texts(path: Path) -> Iterator[TextPair]:
-    """Yield the texts and labels of LABEL<TAB>TEXT lines."""
+    Columns after the target are ignored.
+    """
     for number, line in enumerate(lines_of(path), start=1):
-        label, tab, text = line.partition("\t")
-        if not tab or not label.strip():
-            raise UserError(f"{path}, line {number}: {line[:80]!r} is not LABEL<TAB>TEXT")
-        yield text, label.strip()
+        first, tab, rest = line.partition("\t")
+        if not tab or (labelled and not first.strip()):
+            form = "LABEL<TAB>TEXT" if labelled else "SOURCE<TAB>TARGET"
+            raise UserError(f"{path}, line {number}: {line[:80]!r} is not {form}")
+        yield (rest, first.strip()) if labelled else (first, rest.partition("\t")[0])
 
 
 @dataclass(frozen=True)

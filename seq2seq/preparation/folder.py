@@ -6,7 +6,8 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from seq2seq.files import (
     replace_folder,
     sha256_of,
     try_lock,
-    write_text,
+    write_file,
 )
 
 STORE_FORMAT = 9
@@ -49,12 +50,6 @@ def load_or_prepare(
     if prepared := find_prepared(store, fingerprint):
         return PreparedData.load(prepared)
 
-    def fill(draft: Path) -> None:
-        data = write(draft)
-        if _fingerprint(config, files, pretrained) != fingerprint:
-            raise UserError("the corpora changed during preparation; run the command again")
-        _write_manifest(data, fingerprint, files)
-
     folder = store / f"{config.name}-{fingerprint}"
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     if not try_lock(lock):
@@ -62,7 +57,11 @@ def load_or_prepare(
         lock.acquire()
     try:
         if not (folder / "manifest.json").exists():  # not finished by another process
-            _prepare(folder, fill)
+            with _resumable(folder) as draft:
+                data = write(draft)
+                if _fingerprint(config, files, pretrained) != fingerprint:
+                    raise UserError("the corpora changed during preparation; run the command again")
+                _write_manifest(data, fingerprint, files)
     finally:
         lock.release()
     return PreparedData.load(folder)
@@ -74,14 +73,15 @@ def find_prepared(store: Path, fingerprint: str) -> Path | None:
     return manifests[0].parent if manifests else None
 
 
-def _prepare(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a draft and rename it to `folder`. The next command resumes an unfinished draft."""
+@contextmanager
+def _resumable(folder: Path) -> Iterator[Path]:
+    """Yield a draft that replaces `folder`. The next command resumes an unfinished draft."""
     draft = draft_of(folder)
     resumed = (draft / WORK).exists()
     logger.info("%s %s", "resuming the preparation of" if resumed else "preparing", folder)
     draft.mkdir(exist_ok=True)
     try:
-        fill(draft)
+        yield draft
     except OSError as error:
         raise UnfinishedError(
             f"{folder} could not be prepared: {error} (the disk has {free_space(folder)} "
@@ -113,7 +113,7 @@ def _write_manifest(data: PreparedData, fingerprint: str, files: Sequence[Path])
         "sha256": {name: sha256_of(folder / name) for name in names},
     }
     text = json.dumps(manifest, indent=2, ensure_ascii=False)
-    write_text(folder / "manifest.json", text + "\n")
+    write_file(folder / "manifest.json", text + "\n")
 
 
 def _fingerprint(config: Config, files: Sequence[Path], pretrained: Tokenizer | None) -> str:

@@ -21,7 +21,7 @@ from seq2seq.data.store import PreparedData, write_store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels, SentencePieces, train_vocabulary
 from seq2seq.errors import UserError
-from seq2seq.files import write_text
+from seq2seq.files import write_file
 from seq2seq.preparation.chunks import (
     Chunk,
     Selection,
@@ -227,12 +227,12 @@ def _write_text(folder: Path, split: str, pairs: Sequence[TextPair], data: Pairs
     """Write a development or test set as text files, for `--data` and other programs."""
     if isinstance(data, LabelledConfig):
         lines = (f"{label}\t{text}\n" for text, label in pairs)
-        write_text(folder / f"{split}.tsv", "".join(lines))
+        write_file(folder / f"{split}.tsv", "".join(lines))
         return
     names = [data.source, data.target] if data.source != data.target else ["source", "target"]
     for name, texts in zip(names, zip(*pairs, strict=True), strict=True):
         path = folder / f"{split}.{name.replace('/', '_')}"
-        write_text(path, "".join(f"{text}\n" for text in texts))
+        write_file(path, "".join(f"{text}\n" for text in texts))
 
 
 def find_labels(chunks: Mapping[str, Sequence[Chunk]]) -> Labels:

@@ -18,7 +18,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet, SentencePieces, Vocabulary, train_vocabulary
 from seq2seq.errors import UserError
 from seq2seq.files import sha256_of
-from seq2seq.preparation.corpora import HubDataset
+from seq2seq.preparation.corpora import HubDataset, existing_file
 from seq2seq.preparation.folder import WORK, finish_stage, load_or_prepare
 
 READ_SIZE = 1 << 22
@@ -49,15 +49,10 @@ def read_texts(files: Sequence[Path]) -> Iterator[str]:
 def text_files(name: str, key: str) -> list[Path]:
     """Return a file, or all files of a folder in alphabetical order. key: for errors."""
     path = Path(name)
-    if not path.exists():
-        raise UserError(f"{key}: file not found: {path}")
-    if path.is_file():
-        return [path]
+    if not path.is_dir():
+        return [existing_file(path, key)]
     visible = (p for p in path.rglob("*") if "/." not in f"/{p.relative_to(path)}")
-    files = sorted(p for p in visible if p.is_file())
-    if not files:
-        raise UserError(f"{key}: the folder {path} has no files")
-    return files
+    return sorted(p for p in visible if p.is_file())
 
 
 def prepare_text(config: Config) -> PreparedData:
@@ -82,8 +77,13 @@ def prepare_text(config: Config) -> PreparedData:
     def write(folder: Path) -> PreparedData:
         if not dataset:
             return _write_splits(config, files, pretrained, folder)
+
+        def write_rows(draft: Path) -> None:
+            with (draft / "rows.txt").open("wb") as sink:
+                sink.writelines(f"{text}\n".encode() for [text] in dataset.rows())
+
+        finish_stage(folder / WORK / "text", write_rows)
         lines = folder / WORK / "text" / "rows.txt"  # a row of the dataset per line
-        finish_stage(lines.parent, lambda draft: _write_lines(dataset, draft / lines.name))
         data = _write_splits(config, [lines], pretrained, folder)
         data.manifest["datasets"] = {} if files else {str(dataset): sha256_of(lines)}
         return data
@@ -97,11 +97,6 @@ def encode_text(tokenizer: Tokenizer, data: str, folder: Path) -> dict[str, Any]
     if facts["tokens"] < 2:
         raise UserError(f"--data: {data} is too short: fewer than 2 tokens")
     return facts
-
-
-def _write_lines(dataset: HubDataset, path: Path) -> None:
-    with path.open("wb") as sink:
-        sink.writelines(f"{text}\n".encode() for [text] in dataset.rows())
 
 
 def _write_splits(

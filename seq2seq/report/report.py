@@ -21,7 +21,7 @@ from seq2seq.decoding.translation import END, Candidate
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError, named_output, require_extra
 from seq2seq.evaluation.systems import split_of_run
-from seq2seq.files import write_text
+from seq2seq.files import output_file
 from seq2seq.formats.model_directory import find_model
 from seq2seq.preparation.cleaning import RULES
 from seq2seq.report.page import Rows, details, line_charts, page, paragraph, table
@@ -69,8 +69,8 @@ def write_report(runs: Sequence[Path], output: Path, *, device: str, quick: bool
             logger.info("samples of %s: up to a minute", name)
             body += _samples(record.config, record.path, name, device)
     body += _provenance(records)
-    with named_output(output):
-        write_text(output.resolve(), page(", ".join(records), body))
+    with named_output(output), output_file(output) as stream:
+        stream.write(page(", ".join(records), body).encode())
 
 
 def _summary(runs: Mapping[str, RunRecord]) -> list[str]:

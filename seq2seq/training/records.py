@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from seq2seq.data.tokenizer import TOKENIZER_FILES
 from seq2seq.errors import UserError
-from seq2seq.files import write_text
+from seq2seq.files import write_file
 from seq2seq.formats.model_directory import MODEL_FILE, is_model
 
 METRICS_FILE = "metrics.jsonl"
@@ -74,7 +74,7 @@ def drop_metrics_after(run: Path, **last_steps: int) -> None:
     """
     if (path := run / METRICS_FILE).exists():
         known = [each for each in read_metrics(run) if each["step"] <= last_steps[each["kind"]]]
-        write_text(path, "".join(map(_json_line, known)))
+        write_file(path, "".join(map(_json_line, known)))
 
 
 def record_start(folder: Path, **facts: Any) -> None:

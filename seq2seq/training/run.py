@@ -18,7 +18,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData, examples_of
 from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import UserError, require_extra
-from seq2seq.files import write_text
+from seq2seq.files import write_file
 from seq2seq.formats.model_directory import find_model
 from seq2seq.formats.weights import load_weights, require_undamaged
 from seq2seq.machine.devices import describe_device, keep_freed_memory
@@ -107,7 +107,7 @@ def _train(config: Config, run: Path, validator: Validator, processes: Processes
             seed=config.training.seed,
             data=data.manifest,
         )
-        write_text(run / "recipe.yaml", to_yaml(config))
+        write_file(run / "recipe.yaml", to_yaml(config))
         data.tokenizer.save(run)
     unit = {"language_model": "tokens", "classification": "texts"}.get(config.task, "pairs")
     facts = data.facts("train")

@@ -22,7 +22,7 @@ from seq2seq.errors import UserError
 from seq2seq.formats.weights import average_models, load_weights, save_model, snapshot
 from seq2seq.machine.devices import return_freed_memory
 from seq2seq.model.transformer import Network
-from seq2seq.processes import Interrupted, Processes, Signals, peer_is_lost
+from seq2seq.processes import Processes, Signals, peer_is_lost
 from seq2seq.training import schedule
 from seq2seq.training.log import TrainingLog
 from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
@@ -104,7 +104,7 @@ class Trainer:
                 self._train()
                 self.directory.wait()
                 self.processes.barrier()  # a launcher kills the others when a process exits early
-            except Interrupted:  # in a validation, before which `_evaluate` updated the state
+            except KeyboardInterrupt:  # in a validation, before which `_evaluate` updated the state
                 self.stopped_by = self.signals.number
                 self._write_checkpoint()
             self.directory.wait()
