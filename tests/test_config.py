@@ -74,7 +74,7 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["training.lr_end=0.1"], "lr_end=0.1 has no effect with training.schedule=noam"),
         (["tokenizer.shared=false", "tokenizer.models=[a]"], "two (source, target)"),
         (["dev_share=0.1"], "did you mean 'data.dev_share', with"),
-        (["data.corpora=3"], "docs/recipe.md lists the keys"),
+        (["data.corpora=3"], "see docs/recipe.md"),
         *(([f"name={name}"], "must be a folder name") for name in ("../a", "..", ".hidden", "a/b")),
         (["data.train=[]"], "data.train is empty"),
         (["data.train=[{path: a, weight: 0}]"], "weight=0.0 must be at least 1e-30"),

@@ -38,7 +38,7 @@ RECIPES = [
     ("train recipes/mine.yaml data.text=mybook.txt", "with task=language_model"),
     ("train recipes/mine.yaml --run a.de", "a.de: File exists"),
     ("train recipes/mine.yaml --run ''", "argument --run: the path is empty"),
-    ("train recipes/mine.yaml --rn runs/x", "unknown option --rn; did you mean --run?"),
+    ("train recipes/mine.yaml --rn runs/x", "unknown argument --rn; did you mean --run?"),
 ]
 DATA = [
     ("data.train=corpus/nothing", "data.train: file not found: corpus/nothing.en"),
@@ -51,7 +51,7 @@ DATA = [
     ("data.train=notab.tsv", "notab.tsv, line 1: ", "is not SOURCE<TAB>TARGET"),
     ("data.train=cut.tsv.gz", "cut.tsv.gz is not a complete gzip file", "copy it again"),
     ("data.dev=null", "no development set: set data.dev=PREFIX, or hold out pairs"),
-    ("data.dev_size=10", "data.dev and data.dev_size", "leave one out"),
+    ("data.dev_size=10", "data.dev_size=10 has no effect with data.dev: leave it out"),
     ("data.dev=null data.dev_size=100000", "hold out fewer, such as 299"),
     ("tokenizer.vocab_size=100", "tokenizer.vocab_size=100 does not fit", "try a larger one"),
     ("data.clean.max_len=1", "no training pair is left: dropped", "change data.clean"),
@@ -99,7 +99,7 @@ TRANSLATION = [
 ]
 SCORES = [
     ("score", "the following arguments are required: HYP; see"),
-    ("score --what a.de b.de", "unknown option --what; did you mean --data?"),
+    ("score --what a.de b.de", "unknown argument --what; did you mean --data?"),
     ("score a.de", "no references: name the file before --against"),
     ("score nothing.de a.de", "nothing.de: No such file"),
     ("score a.de short.de", "4 lines in a.de but 1 references", "aligned"),

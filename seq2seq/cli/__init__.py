@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 
 from seq2seq.cli.arguments import parse
 from seq2seq.errors import UserError
@@ -33,7 +32,10 @@ def _run(options: argparse.Namespace) -> None:
         # In any locale; a prompt may contain bytes that are not UTF-8.
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     choose_threads()
-    logging.basicConfig(handlers=[_StandardError()], format="%(message)s", level=logging.WARNING)
+    handler = logging.lastResort  # writes to `sys.stderr`, even if a progress bar has replaced it
+    assert handler
+    handler.setLevel(logging.NOTSET)
+    logging.basicConfig(handlers=[handler], format="%(message)s", level=logging.WARNING)
     logging.getLogger("seq2seq").setLevel(logging.INFO)
     try:
         options.command(options)
@@ -75,19 +77,9 @@ def _explain(error: RuntimeError | MemoryError) -> str | None:
             "recipe training.micro_batch_tokens, decoding.batch_tokens or the model's size"
         )
     rank = os.environ.get("RANK")
-    if rank and peer_is_lost(error):
-        return f"process {rank} ends because another process ended"
-    if rank and "Timed out waiting" in str(error):
+    if rank and (peer_is_lost(error) or "Timed out waiting" in str(error)):
         return (
-            f"error: process {rank} timed out waiting for another one: a machine or the network "
-            "failed, or a process hangs. Run the same command again to resume"
+            f"process {rank} ends because another process ended or hangs, or the network failed; "
+            "run the same command again to resume"
         )
     return None
-
-
-class _StandardError(logging.Handler):
-    """Writes to the current `sys.stderr`. A progress bar may have replaced it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError):  # a closed terminal must not end the command
-            print(self.format(record), file=sys.stderr, flush=True)

@@ -68,14 +68,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse arguments. Options may come between the last positional arguments."""
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
-    if unknown := next((text for text in rest if text.startswith("-")), None):
-        flags = options.parser._option_string_actions
-        name = unknown.partition("=")[0]
-        options.parser.error(f"unknown option {unknown}{did_you_mean(name, flags)}")
     positionals = options.parser._get_positional_actions()
     several = [action for action in positionals if action.nargs in ("*", "+")]
-    if rest and not several:
-        options.parser.error(f"too many arguments: {' '.join(rest)}")
+    if unknown := [text for text in rest if text.startswith("-") or not several]:
+        flags = options.parser._option_string_actions
+        name = unknown[0].partition("=")[0]
+        options.parser.error(f"unknown argument {unknown[0]}{did_you_mean(name, flags)}")
     for action in several:
         getattr(options, action.dest).extend(map(action.type or str, rest))
     return options
@@ -200,13 +198,14 @@ def make_parser() -> argparse.ArgumentParser:
     add = average.add_mutually_exclusive_group().add_argument
     add("--last", type=count, default=5, metavar="N", help="last N checkpoints (5)")
     add("--best", type=count, metavar="N", help="best N checkpoints")
-    _add_new_folder(average)
+    add = average.add_argument
+    add("-o", "--output", type=path, required=True, metavar="DIR", help="new folder")
 
     export = command("export", "export a model to the format of another program")
     _add_run(export)
     add = export.add_argument
     add("--to", required=True, choices=EXPORT_FORMATS, help="format (docs/export.md)")
-    _add_new_folder(export)
+    add("-o", "--output", type=path, required=True, metavar="DIR", help="new folder")
     add("--quantization", choices=QUANTIZATIONS, help="for ctranslate2 and argos (float32)")
 
     add = command("report", "write an HTML page about runs: curves, data, samples").add_argument
@@ -240,11 +239,6 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=path, metavar="RUN", help="run or model directory")
     parser.add_argument("--checkpoint", metavar="NAME", help="step_N, last or averaged (best)")
-
-
-def _add_new_folder(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("-o", "--output", type=path, required=True, metavar="DIR", help="new folder")
 
 
 def _add_batch_tokens(parser: argparse.ArgumentParser) -> None:

@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seq2seq.cli.files import document_format, on_files, require_writable_output
 from seq2seq.errors import UserError, named_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from seq2seq.evaluation.rerank import NBest
+    from seq2seq.processes import Processes
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def prepare(options: argparse.Namespace) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """Train the model of a recipe, or resume its run."""
-    from seq2seq.config import default_run, to_yaml
+    from seq2seq.config import to_yaml
     from seq2seq.formats.model_directory import load_config
 
     config = load_config(options.recipe, options.overrides, options.run)
@@ -72,7 +72,7 @@ def train(options: argparse.Namespace) -> None:
     from seq2seq.evaluation.evaluators import validator
     from seq2seq.training.run import train
 
-    train(config, options.run or default_run(config.name), validator)
+    train(config, options.run or Path("runs", config.name), validator)
 
 
 def translate(options: argparse.Namespace) -> None:
@@ -84,7 +84,7 @@ def translate(options: argparse.Namespace) -> None:
     from seq2seq.decoding.translation import Options
     from seq2seq.decoding.translator import Translator
 
-    processes, process_files = on_files(options)
+    processes, process_files = _on_files(options)
     values = vars(options)
     decoding = {key.name: values.get(key.name) for key in fields(DecodingConfig)}
     reader = RequestReader(
@@ -103,7 +103,7 @@ def translate(options: argparse.Namespace) -> None:
         protect=options.protect or None,
         **decoding,
     )
-    if document := document_format(options):
+    if document := _document_format(options):
         if processes.is_main:  # more processes would not be faster
             [path] = options.files
             translate = partial(translator.translate_document, format=document, glossary=glossary)
@@ -137,7 +137,7 @@ def rerank(options: argparse.Namespace) -> None:
     from seq2seq.data.lines import write_object
     from seq2seq.evaluation.rerank import Reranker, best_text, read_nbest
 
-    processes, process_files = on_files(options)
+    processes, process_files = _on_files(options)
     reranker = Reranker(
         dict(options.weight),
         utility=options.mbr,
@@ -182,7 +182,7 @@ def classify(options: argparse.Namespace) -> None:
     """Classify lines of text."""
     from seq2seq.decoding.classification import TextClassifier
 
-    processes, process_files = on_files(options)
+    processes, process_files = _on_files(options)
     classifier = TextClassifier.load(
         options.run,
         checkpoint=options.checkpoint,
@@ -235,7 +235,7 @@ def evaluate(options: argparse.Namespace) -> None:
     from seq2seq.evaluation.evaluate import evaluate_run, metrics_text
     from seq2seq.processes import Processes
 
-    require_writable_output(options)
+    _require_writable_output(options)
     processes = Processes.join()
     metrics = evaluate_run(
         options.run,
@@ -298,7 +298,7 @@ def report(options: argparse.Namespace) -> None:
     from seq2seq.processes import Processes
     from seq2seq.report.report import write_report
 
-    require_writable_output(options)
+    _require_writable_output(options)
     processes = Processes.join()
     if processes.is_main:  # more processes would not be faster
         write_report(options.runs, options.output, device=processes.device, quick=options.quick)
@@ -332,3 +332,60 @@ def doctor(options: argparse.Namespace) -> None:
         failed += finding.level == "failed"
     if failed:
         raise UserError(f"failed checks: {failed}; the lines marked `failed` say what to do")
+
+
+def _document_format(options: argparse.Namespace) -> str | None:
+    """Return the format of the document to translate, or None for lines of text."""
+    from seq2seq.documents.formats import format_of
+
+    named = options.format or next(filter(None, map(format_of, options.files)), "text")
+    if named == "text":
+        return None
+    if len(options.files) != 1:
+        raise UserError("give one document at a time (--format text translates lines)")
+    names = ["alignment", "scores", "json", "json_input", "tokens", "score_target", "prefixes"]
+    used = [name for name in [*names, "constraints"] if getattr(options, name)]
+    if used or options.nbest > 1:
+        option = (used or ["nbest"])[0].replace("_", "-")
+        raise UserError(f"--{option} is for lines of text, not for documents (--format text)")
+    return str(named)
+
+
+def _on_files(options: argparse.Namespace) -> tuple[Processes, partial[None]]:
+    """Return the processes of a command, and `process_streams` with its files and output.
+
+    Raises UserError if a file cannot be read or written. Call it before loading a model.
+    """
+    from seq2seq.data.lines import process_streams, require_files
+    from seq2seq.processes import LONG_TIMEOUT, Processes
+
+    _require_writable_output(options)
+    processes = Processes.join(LONG_TIMEOUT)
+    require_files(options.files)
+    return processes, partial(
+        process_streams,
+        files=options.files,
+        output=options.output,
+        errors=options.errors,
+        processes=processes,
+    )
+
+
+def _require_writable_output(options: argparse.Namespace) -> None:
+    """Raise UserError if the output is not writable or would overwrite another file.
+
+    Protected are standard input, the files of runs and models, and files that options name.
+    """
+    from seq2seq.files import require_writable
+    from seq2seq.training.records import require_outside_of_runs
+
+    if options.output is None:
+        return
+    require_outside_of_runs(options.output)
+    inputs = [Path("/dev/stdin")]
+    for name, value in vars(options).items():
+        values = value if isinstance(value, list) else [value]
+        inputs += [path for path in values if isinstance(path, Path) and name != "output"]
+    if data := getattr(options, "data", None):
+        inputs += Path(data).parent.glob(f"{Path(data).name}*")
+    require_writable(options.output, inputs)

@@ -14,7 +14,6 @@ from seq2seq.config.recipe import (
     check_name,
     commented_yaml,
     config_of,
-    default_run,
     read_recipe,
     require_effects,
     resolve,

@@ -74,6 +74,9 @@ def _without_effect(config: Config) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield conditions that hold for a recipe, with the keys that have no effect under them."""
     model, tokenizer, training = config.model, config.tokenizer, config.training
     yield f"for task={config.task}", TASKS[config.task].unused
+    for split in ("dev", "test"):
+        if getattr(config.data, split, None):
+            yield f"with data.{split}", [f"data.{split}_size"]
     if config.translates and not config.pairs.protect:
         yield "without data.protect", ["data.augment.copy"]
     if config.translates and model.positions != "learned":
@@ -98,13 +101,6 @@ def check_name(name: str) -> None:
 def _check_pairs(config: Config) -> None:
     data, model = config.pairs, config.model
     require(bool(data.train), "data.train is empty: give a corpus, such as data.train=my/corpus")
-    for split in ("dev", "test"):
-        size = getattr(data, f"{split}_size")
-        require(
-            not (getattr(data, split) and size),
-            f"data.{split} and data.{split}_size={size} exclude each other: leave one out "
-            f"(data.{split}=null or data.{split}_size=0)",
-        )
     require(
         bool(data.dev or data.dev_size),
         "no development set: set data.dev=PREFIX, or hold out pairs with data.dev_size=1000",
@@ -189,11 +185,6 @@ def config_of(tree: dict[str, Any], where: str) -> Config:
     return from_tree(TASKS[name].defaults, tree, where)
 
 
-def default_run(name: str) -> Path:
-    """Return the default run directory of a recipe."""
-    return Path("runs") / name
-
-
 def with_batch_tokens(config: Config, batch_tokens: int | None) -> Config:
     """Return the recipe with this many tokens per (micro-)batch, or unchanged if None."""
     if batch_tokens is None:
@@ -220,10 +211,8 @@ def with_paths(config: Config, convert: Callable[[str], str] = os.path.abspath) 
         keys, dataset = ["path", "source", "target"], value.dataset
         if dataset and (Path(dataset).is_absolute() or Path(dataset).is_dir()):
             keys.append("dataset")
-        changes: dict[str, Any] = {
-            key: convert(path) for key in keys if (path := getattr(value, key))
-        }
-        return replace(value, **changes)
+        paths: Any = {key: convert(path) for key in keys if (path := getattr(value, key))}
+        return replace(value, **paths)
 
     data = {key: converted(value) for key, value in vars(config.data).items()}
     data["store"] = convert(config.data.store)

@@ -43,9 +43,7 @@ def from_tree(default: T, tree: Any, where: str, prefix: str = "") -> T:
     for key, value in tree.items():
         full_key = f"{prefix}.{key}" if prefix else str(key)
         if key not in hints:
-            raise UserError(
-                f"{where}: unknown key '{full_key:.80}'{_nearest(str(key), cls, prefix)}"
-            )
+            raise UserError(f"{where}: unknown key '{full_key:.80}'{_nearest(full_key, cls)}")
         values[key] = _convert(hints[key], getattr(default, key), value, where, full_key)
     return dataclasses.replace(default, **values)  # type: ignore[type-var]
 
@@ -94,14 +92,15 @@ def _scalar(kind: type, value: Any) -> Any:
     return converted
 
 
-def _nearest(key: str, cls: type, prefix: str) -> str:
+def _nearest(key: str, cls: type) -> str:
     """Return a suggestion for an unknown key, from another section or task or from its section."""
+    section, dot, name = key.rpartition(".")
     for task, recipe in TASKS.items():
         for known in leaves(to_tree(recipe.defaults)):
-            if known.rpartition(".")[2] == key:
+            if known.rpartition(".")[2] == name:
                 return f"; did you mean '{known}', with task={task}?"
-    near = difflib.get_close_matches(key, [field.name for field in dataclasses.fields(cls)], n=1)
-    return f"; did you mean '{prefix}.{near[0]}'?" if near else "; docs/recipe.md lists the keys"
+    near = difflib.get_close_matches(name, typing.get_type_hints(cls), n=1)
+    return f"; did you mean '{section}{dot}{near[0]}'?" if near else "; see docs/recipe.md"
 
 
 def leaves(tree: Any, key: str = "") -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config, config_of, default_run, read_recipe, resolve, to_tree
+from seq2seq.config import Config, config_of, read_recipe, resolve, to_tree
 from seq2seq.data.lines import read_object_file
 from seq2seq.data.tokenizer import MODEL_FILES, Tokenizer
 from seq2seq.errors import UserError, short
@@ -117,7 +117,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | Non
     """
     tree = read_recipe(path, overrides)
     if source := (tree.get("training") or {}).get("init_from"):
-        last = (run or default_run(tree["name"])) / "last"
+        last = (run or Path("runs", tree["name"])) / "last"
         _inherit(tree, last if (last / "model.json").exists() else Path(source))
     return resolve(tree, str(path))
 

@@ -176,9 +176,9 @@ def sized_recipe(request: Request) -> str:
             break
         recipe = {**_recipe(request, size, epochs=1, updates=1), "name": request.name}
         trial = run_trial(resolve(recipe, "the new recipe"))
-        if chosen and trial.tokens_per_minute * request.minutes < size.tokens:
-            break
         tokens = trial.tokens_per_minute * request.minutes
+        if tokens < size.tokens:
+            break
         chosen = size, trial
     assert chosen  # the first size has no minimum
     return _text(request, *chosen)
@@ -191,18 +191,15 @@ def _text(request: Request, size: Size, trial: Trial) -> str:
     trained = epochs * trial.tokens_per_epoch
     recipe = _recipe(request, size, epochs, trained / size.batch_tokens)
     expected = duration(request.minutes * trained / tokens)
-    speed = f"{trial.tokens_per_second:,.0f} training tokens per second"
     model = f"{trial.parameters / 1e6:.1f} million parameters"
-    logger.info("model: %s, %s on this machine", model, speed)
     memory = max(0.5, 1.2 * trial.memory)
-    logger.info(
-        "expected: %s of training, %.1f epochs, %.1f GiB of memory", expected, epochs, memory
-    )
+    logger.info("expected: %s of training, %.1f GiB of memory; %s", expected, memory, model)
     title = f"""\
 # {request.name}: {request.num_examples:,} {UNITS[request.task]}, {expected} of training on this \
 machine, by `seq2seq new`.
 # All keys: docs/recipe.md. Model size `{size.name}` (docs/sizes.md): {model},
-# {speed}, {tokens / 1e6:,.1f} million tokens in total, {epochs:.1f} epochs.
+# {trial.tokens_per_second:,.0f} training tokens per second, {tokens / 1e6:,.1f} million tokens in \
+total, {epochs:.1f} epochs.
 """
     comments = {"model.dropout": f"For {epochs:.1f} epochs; raise it for more epochs"}
     return title + commented_yaml(recipe, COMMENTS | comments)
@@ -213,7 +210,13 @@ def _recipe(request: Request, size: Size, epochs: float, updates: float) -> dict
     minutes, muon = request.minutes, size.optimizer == "muon"
     # Room for more updates than expected, if other programs slowed the trial down.
     max_steps = updates * min(4, MAX_EPOCHS / epochs)
-    recipe = {"task": request.task, "data": _data(request), **_of_task(request, size)}
+    data = dict(request.data)
+    if request.task != "language_model":  # a language model holds out fractions of its text
+        held_out = max(10, min(1000, request.num_examples // 20))
+        data |= {f"{split}_size": held_out for split in ("dev", "test") if split not in data}
+    if request.task == "translation":
+        data |= {"protect": ["all"], "augment": AUGMENT}
+    recipe = {"task": request.task, "data": data, **_of_task(request, size)}
     recipe["model"] |= {
         "dim": size.dim,
         "ffn_dim": size.ffn_dim,
@@ -237,17 +240,6 @@ def _recipe(request: Request, size: Size, epochs: float, updates: float) -> dict
         **recipe["training"],
     }
     return recipe
-
-
-def _data(request: Request) -> dict[str, Any]:
-    """Return the section `data`, with the sizes of sets to hold out."""
-    data = dict(request.data)
-    if request.task != "language_model":  # a language model holds out fractions of its text
-        held_out = max(10, min(1000, request.num_examples // 20))
-        data |= {f"{split}_size": held_out for split in ("dev", "test") if split not in data}
-    if request.task == "translation":
-        data |= {"protect": ["all"], "augment": AUGMENT}
-    return data
 
 
 def _of_task(request: Request, size: Size) -> dict[str, Any]:
