@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,19 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import sentencepiece
-from commands import ENVIRONMENT
 from conftest import sentencepiece_model
-from forked import in_child
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seq2seq.cli import main
 from seq2seq.config import TokenizerConfig
 from seq2seq.data.augmentation import BPEDropout, generators
 from seq2seq.data.store import Ids
 from seq2seq.data.vocabulary import SentencePieces, train_vocabulary
 from seq2seq.errors import UserError
-from seq2seq.files import sha256_of
 from seq2seq.formats.model_directory import load_config
 from seq2seq.preparation.prepare import prepare
 
@@ -118,19 +112,3 @@ def test_a_model_without_merges_is_refused(recipe: Path, tmp_path: Path, kind: s
         prepare(load_config(recipe, options))
     model.write_bytes(own_model())
     prepare(load_config(recipe, options))
-
-
-def test_two_runs_and_a_resumed_one_end_with_the_same_bytes(recipe: Path, tmp_path: Path) -> None:
-    def train(run: str, steps: int, *, dropout: float = 0.2, new_process: bool = False) -> str:
-        options = [f"tokenizer.bpe_dropout={dropout}", f"training.max_steps={steps}"]
-        command = ["train", str(recipe), "--run", str(tmp_path / run), *options]
-        if new_process:
-            command = [sys.executable, "-m", "seq2seq", *command]
-            subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)
-        else:
-            assert in_child(lambda: main(command)) == 0
-        return sha256_of(tmp_path / run / "last" / "model.safetensors")
-
-    one = train("one", 12, new_process=True)
-    train("other", 5)
-    assert train("other", 12) == one == train("third", 12) != train("plain", 12, dropout=0)

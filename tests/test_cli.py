@@ -35,10 +35,17 @@ from seq2seq.processes import Processes
 from seq2seq.terminal import ProgressBar
 
 
-def test_help_does_not_import_torch() -> None:
-    assert b"translate" in subprocess.check_output([*COMMAND, "--help"])
-    code = "import sys, seq2seq.cli; print('torch' in sys.modules or 'datasets' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", code]) == b"False\n"
+@pytest.mark.parametrize("command", ["--help", "runs {}", "score {}/recipe.yaml {}/recipe.yaml"])
+def test_torch_is_imported_where_it_is_needed(run: Path, command: str) -> None:
+    code = """if True:
+        import atexit, sys
+        atexit.register(lambda: print({"torch", "datasets"} & {*sys.modules}))
+        from seq2seq.cli import main
+        main(sys.argv[1:])
+    """
+    arguments = command.replace("{}", str(run)).split()
+    done = subprocess.check_output([sys.executable, "-c", code, *arguments], env=ENVIRONMENT)
+    assert done.endswith(b"\nset()\n") and len(done) > 20
 
 
 def test_help_lists_commands_that_work() -> None:
@@ -53,12 +60,6 @@ def test_help_lists_commands_that_work() -> None:
         assert (f"--{key.name.replace('_', '-')}" in shown) == (key.name != "validation_beam")
     assert "--beam N beam width. 1 is greedy search (4)" in shown
     assert "docstring" not in shown
-
-
-def test_print_config_prints_the_whole_recipe_and_nothing_else(run: Path) -> None:
-    result = seq2seq("train", run / "recipe.yaml", "--print-config", "training.lr=0.5")
-    assert b"lr: 0.5\n" in result.stdout and b"adam_eps: 1.0e-09\n" in result.stdout
-    assert result.stderr == b""
 
 
 def test_prepare_and_train_write_results_to_standard_output_only(run: Path, tmp_path: Path) -> None:
@@ -147,17 +148,9 @@ def test_evaluate_other_data_and_keep_the_translations(run: Path, tmp_path: Path
     assert split["search"].startswith("beam=4 patience=1.5 length_penalty=1.0 penalty_form=")
     assert split["search"].endswith("precision=fp32")
     assert kept.read_text() == (tmp_path / "own").read_text()
-    scores = json.loads(seq2seq("score", kept, f"{prefix}.de", "--json").stdout)
-    for key in ("bleu", "chrf", "ter"):
-        assert scores[key] == pytest.approx(split[key], abs=1e-4)
-        name = "signature" if key == "bleu" else f"{key}_signature"
-        assert scores[name] == split[name]
     (tmp_path / "other.tsv").write_text("the dog number 1\tder Hund Nummer 1\n")
     other = json.loads(seq2seq("evaluate", run, "--json", "--data", tmp_path / "other.tsv").stdout)
     assert other["sentences"] == 1
-    (tmp_path / "empty.tsv").write_text("")
-    assert "empty.tsv is empty" in error("evaluate", run, "--data", tmp_path / "empty.tsv")
-    assert "belongs to a run" in error("evaluate", run, "-o", run / "recipe.yaml")
 
 
 def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,8 +252,6 @@ def test_an_output_is_replaced_when_it_is_complete(run: Path, tmp_path: Path) ->
     for path in (one, part):
         path.write_text("a\n")
     two.write_text("a\nb\n")
-    assert "cannot be written" in error("translate", run, one, "-o", tmp_path)
-    assert "would be overwritten" in error("translate", run, one, "-o", one)
     assert "new.part would be overwritten" in error("translate", run, part, "-o", tmp_path / "new")
     full = "/dev/full cannot be written: No space left on device"
     assert full in error("translate", run, one, "-o", "/dev/full")

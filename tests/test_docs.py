@@ -14,28 +14,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from commands import ENVIRONMENT
-from docs_pages import recipe as recipe_page
 from docs_pages import repository
 from docs_pages.__main__ import PAGES as PAGES_OF_CODE
 from docs_pages.commands import commands
 from forked import served_command
 from markdown import markdown
 
-from seq2seq.config import (
-    Config,
-    CorpusConfig,
-    config_of,
-    from_tree,
-    leaves,
-    read_recipe,
-    resolve,
-    to_tree,
-)
+from seq2seq.config import config_of, read_recipe, resolve
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
@@ -62,7 +50,6 @@ class Block:
 
 
 def blocks(page: str) -> list[Block]:
-    """Return the blocks of a page, in order."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return [
         Block(
@@ -108,20 +95,6 @@ def test_the_site_builds_without_warnings_and_needs_no_network(tmp_path: Path) -
         assert place.exists()
 
 
-def test_dead_links_fail_the_build(tmp_path: Path) -> None:
-    root = tmp_path / "repository"
-    shutil.copytree(ROOT / "docs", root / "docs")
-    for path in ROOT.iterdir():
-        if path.name not in ("docs", "build") and not path.name.startswith("."):
-            (root / path.name).symlink_to(path)
-    links = ["nowhere.md", "scoring.md#nowhere", "../README.md#nowhere"]
-    with (root / "docs" / "scoring.md").open("a") as page:
-        page.writelines(f"\n[dead]({link})\n" for link in links)
-    done = build_site(root, tmp_path)
-    assert done.returncode != 0
-    assert f"{len(links)} issues found" in done.stdout + done.stderr
-
-
 def test_the_navigation_has_every_page() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     named = re.findall(r"[\w-]+\.md", text.partition("\nnav:\n")[2])
@@ -147,35 +120,6 @@ def test_the_pages_made_of_the_code_are_up_to_date(name: str) -> None:
     assert written == PAGES_OF_CODE[name](), "run: python scripts/docs_pages"
 
 
-def test_the_recipe_s_page_has_every_key_with_its_default() -> None:
-    page = recipe_page.page()
-    [of_a_corpus] = re.findall(r"^## [^\n]+{#corpus}$.*?(?=^## )", page, re.DOTALL | re.MULTILINE)
-    entry = r"^### `(.*?)`$.*?\(`(.*?)`"
-    tree: dict[str, Any] = {}
-    page = re.sub(r"^## `data` with `task: .*", "", page, flags=re.DOTALL | re.MULTILINE)
-    entries = re.findall(entry, page.replace(of_a_corpus, ""), re.DOTALL | re.MULTILINE)
-    own = re.findall(entry, of_a_corpus, re.DOTALL | re.MULTILINE)
-    entries += [(f"corpus.{key}", value) for key, value in own]
-    for key, value in entries:
-        below = tree
-        *sections, name = key.split(".")
-        for section in sections:
-            below = below.setdefault(section, {})
-        below[name] = yaml.safe_load(value)
-    for cls, found in ((CorpusConfig, tree.pop("corpus")), (Config, tree)):
-        assert from_tree(cls(), found, "the page") == cls()
-        assert leaves(found).keys() == leaves(to_tree(cls())).keys()
-
-
-def test_the_recipe_page_has_the_defaults_of_tasks_and_docstrings() -> None:
-    page = recipe_page.page()
-    assert (
-        "`bleu`, with `task: classification` `accuracy`, with `task: language_model` `nll`" in page
-    )
-    assert "Positional encoding. sinusoidal: as in the paper" in page
-    assert "Integer, 1 or more (`4`)." in page
-
-
 # Numbers
 
 
@@ -198,7 +142,6 @@ def test_the_numbers_of_the_readme_are_those_of_the_results() -> None:
 
 @pytest.fixture(scope="session")
 def environment(prepared: Path) -> Iterator[dict[str, str]]:
-    """Return the environment of a shell in which `seq2seq` starts at once."""
     with served_command() as folder:
         path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
         yield ENVIRONMENT | {"PATH": path, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pydoc
 import shutil
 import subprocess
 import sys
@@ -14,8 +13,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-
-import seq2seq
 
 ENVIRONMENT = Path(__file__).parent.parent / "scripts" / "environment"
 
@@ -108,26 +105,6 @@ def test_the_quick_start_without_apt_uses_the_run_it_made(tmp_path: Path) -> Non
     assert said == "multi30k_en_de training.max_minutes=15 training.seed=2"
     assert "There is no apt-get" in end
     assert "seq2seq translate runs/multi30k_en_de < FILE" in end
-    said, end = started("data.train=mine")
-    assert said == "libreoffice_en_de data.train=mine"
-    assert "seq2seq translate runs/libreoffice_en_de < FILE" in end
     said, end = started("--run", "runs/second", "data.train=mine")
     assert said == "libreoffice_en_de data.train=mine runs/second"
     assert "seq2seq translate runs/second < FILE" in end
-
-
-def test_a_folder_of_the_package_s_name_does_not_hide_it(tmp_path: Path) -> None:
-    """A script beside the clone, which is a folder `seq2seq`, imports the package."""
-    (tmp_path / "seq2seq" / "seq2seq").mkdir(parents=True)
-    (tmp_path / "script.py").write_text("import seq2seq\nprint(seq2seq.__file__)\n")
-    environment = {key: x for key, x in os.environ.items() if key != "PYTHONPATH"}
-    command = [sys.executable, str(tmp_path / "script.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.stdout.endswith("seq2seq/__init__.py\n"), done.stderr
-
-
-def test_help_shows_the_public_classes() -> None:
-    shown = pydoc.plain(pydoc.render_doc(seq2seq))
-    for name in ("Translator", "TextGenerator", "TextClassifier", "Glossary", "Sampling"):
-        assert f"class {name}(" in shown
-    assert "Return the translation of each text, in order" in shown

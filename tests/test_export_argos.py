@@ -35,7 +35,6 @@ json.dump([str(installed), [translation.translate(line) for line in lines]], sys
 
 
 def translate_there(package: Path, lines: list[str], home: Path) -> tuple[str, list[str]]:
-    """Install a package and translate with it."""
     # By default it computes in int8 where the processor can.
     settings = {"ARGOS_COMPUTE_TYPE": "float32"}
     folders = {"XDG_DATA_HOME": "data", "XDG_CONFIG_HOME": "config", "XDG_CACHE_HOME": "cache"}

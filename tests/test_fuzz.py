@@ -22,23 +22,10 @@ from seq2seq.processes import Processes
 from seq2seq.text.language import TOKENS
 
 SPECIAL = [
-    b"",
-    b" ",
-    b"\t",
-    b"\r",
-    b"\x00",
-    b"\x0b\x0c\x1b[31m",
-    b"\xff\xfe",
+    *(b"", b" ", b"\t", b"\r", b"\x00", b"\x0b\x0c\x1b[31m", b"\xff\xfe", b"dog\r"),
     b"\xed\xa0\x80",  # a lone surrogate
-    "\u2028\u2029\u0085".encode(),
-    "שלום עולם".encode(),
-    "\u202eabc".encode(),
-    "👩‍👩‍👧‍👦🏳️‍🌈".encode(),
-    "e\u0301".encode(),
-    b"dog\r",
-    b"the dog " * 40,
-    "。".encode() * 90,
-    b"a" * 300,
+    *map(str.encode, ["\u2028\u2029\u0085", "שלום עולם", "\u202eabc", "👩‍👩‍👧‍👦🏳️‍🌈", "e\u0301"]),
+    *(b"the dog " * 40, "。".encode() * 90, b"a" * 300),
 ]
 LINE = st.one_of(
     st.sampled_from(SPECIAL),
@@ -96,49 +83,15 @@ def test_a_line_of_a_hundred_thousand_characters(
     assert (folder / "out").read_bytes().count(b"\n") == 2
 
 
+MARKUP = r"""
+< > & &amp; &#0; <![x <![CDATA[ ]]> <!-- --> </ <b> </b> <p> </p> <script> <source> <target> /> <?
+msgstr[#0] msgstr[9] charset= nplurals=9999 00:00:0x - { } \ " ' * _ ` [ ]( ) é 红色 😀 <http://a.b>
+"""
 PIECES = [
-    *[
-        "<",
-        ">",
-        "&",
-        "&amp;",
-        "&#0;",
-        f"&#{'9' * 5000};",
-        "<![x",
-        "<![CDATA[",
-        "]]>",
-        "<!--",
-        "-->",
-    ],
-    *["</", "<b>", "</b>", "<p>", "</p>", "<script>", "<source>", "<target>", "<a b='", "/>", "<?"],
-    *["\0", "\r\n", "\r", "\n", "\n\n", "\t", " ", "\ud800", "\u2028", "\ufeff", "é", "红色", "😀"],
-    *[
-        'msgid ""\n',
-        'msgstr ""\n',
-        "msgstr[#0]",
-        "msgstr[9]",
-        "#~ ",
-        "#|",
-        "charset=",
-        "nplurals=9999",
-    ],
-    *["-->", "00:00:0x", "00:00:01,000 --> 00:00:02,000\n", "3\n", "-", "{", "}", "\\", '"', "'"],
-    *[
-        "*",
-        "_",
-        "`",
-        "[",
-        "](",
-        ")",
-        "| ",
-        "> ",
-        "- ",
-        "# ",
-        "---\n",
-        "```\n",
-        "<http://a.b>",
-        "    ",
-    ],
+    *MARKUP.split(),
+    *("\0", "\r\n", "\r", "\n", "\n\n", "\t", " ", "    ", "\ud800", "\u2028", "\ufeff"),
+    *('msgid ""\n', 'msgstr ""\n', "#~ ", "#|", "00:00:01,000 --> 00:00:02,000\n", "3\n"),
+    *(f"&#{'9' * 5000};", "<a b='", "| ", "> ", "- ", "# ", "---\n", "```\n"),
 ]
 """Insertions that parsers treat specially."""
 

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import gzip
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import (
-    LETTERS,
-    VOCABULARY,
-    logits_of,
-    make_language_model,
-    run_recipe,
-)
+from conftest import LETTERS, VOCABULARY, logits_of, make_language_model, run_recipe, write_recipe
 
 from seq2seq.cli import main
 from seq2seq.config import Config, ModelConfig
@@ -47,28 +40,7 @@ def text(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def recipe(text: Path) -> Path:
-    path = text.parent / "letters.yaml"
-    path.write_text(
-        f"""
-task: language_model
-data: {{text: {text}, store: {text.parent}/store}}
-tokenizer: {{kind: char}}
-model:
-  {{dim: 32, ffn_dim: 64, num_heads: 2, decoder_layers: 2, context: 16, dropout: 0.0, norm: pre}}
-training:
-  max_steps: 30
-  batch_tokens: 256
-  micro_batch_tokens: 128
-  schedule: cosine
-  lr: 0.01
-  warmup_steps: 4
-  label_smoothing: 0.0
-  precision: fp32
-  validate_every_epochs: null
-""",
-        encoding="utf-8",
-    )
-    return path
+    return write_recipe(text.parent, "language_model")
 
 
 def test_labels_of_context_windows_are_the_next_tokens(tmp_path: Path) -> None:
@@ -91,7 +63,7 @@ def test_labels_of_context_windows_are_the_next_tokens(tmp_path: Path) -> None:
     assert batch.num_labels == len(batch.inputs[0].ids) == 21
 
 
-@pytest.mark.parametrize("count", [2, 5, 8, 9, 10, 23, 64])
+@pytest.mark.parametrize("count", [2, 8, 9, 23])
 @pytest.mark.parametrize("stride", [1, 3, 8])
 def test_every_token_but_the_first_is_predicted_once_with_enough_context(
     count: int, stride: int
@@ -157,62 +129,38 @@ def test_bits_count_characters_and_bytes(recipe: Path, tmp_path: Path) -> None:
     in_bytes = evaluate_run(run, None, "test", Processes(), stride=16)
     assert in_bytes["bits_per_byte"] == pytest.approx(in_bytes["nll"] / math.log(2))
     assert in_bytes["bits_per_character"] > in_bytes["bits_per_byte"]
-    run = run_recipe(recipe, tmp_path / "bpe", *kind_options("bpe", 290), *short)
+    run = run_recipe(recipe, tmp_path / "bpe", "tokenizer={kind: bpe, vocab_size: 290}", *short)
     in_pieces = evaluate_run(run, None, "test", Processes(), stride=16)
     share = in_pieces["bits_per_byte"] / in_pieces["bits_per_character"]
     assert share == pytest.approx(180 / num_bytes, rel=0.02)
-    pieces, text = TextGenerator.load(run), "".join
-    written = text(n[0] for n in pieces.generate("ab ba", length=30, sampling=Sampling(), seed=1))
-    assert len(written) > 30  # pieces are longer than characters
 
 
-def test_a_rule_is_learned_resumed_evaluated_and_continued(
+def test_a_rule_is_learned_evaluated_and_continued(
     recipe: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = load_config(recipe)
     assert (config.model.encoder_layers, config.training.best_by) == (0, "nll")
-    every = ["training.checkpoint_every=90", "training.validate_every=90"]
-    options = ["training.max_steps=180", "training.lr=0.015", *every]
-    whole = run_recipe(recipe, tmp_path / "whole", *options)
-    metrics = evaluate_run(whole, None, "dev", Processes(), stride=4)
+    run = run_recipe(recipe, tmp_path / "run", "training.max_steps=180", "training.lr=0.015")
+    metrics = evaluate_run(run, None, "dev", Processes(), stride=4)
     # The text repeats eighteen characters, of which a context holds most.
     assert metrics["bits_per_character"] < 0.6
     assert metrics["stride"] == 4 and metrics["context"] == 16
-    # A resumed run ends with the same bytes.
-    parts = tmp_path / "parts"
-    shutil.copytree(whole, parts)
-    for folder in ("last", "best", "kept"):
-        shutil.rmtree(parts / folder)
-    shutil.rmtree(parts / "checkpoints/step_180")
-    run_recipe(recipe, parts, *options)
-    for name in ("last", "best"):
-        weights = [(run / name / "model.safetensors").read_bytes() for run in (whole, parts)]
-        assert weights[0] == weights[1]
-    generator = TextGenerator.load(whole)
-    written = "".join(
-        news[0]
-        for news in generator.generate("ab ba é abba", length=40, sampling=Sampling(0), seed=1)
-    )
+    news = TextGenerator.load(run).generate("ab ba é abba", length=40, sampling=Sampling(0), seed=1)
+    written = "".join(text for [text] in news)
     assert written.startswith(" baab\nab ba é") and len(written) == 40
     greedy = ["--prompt", "ab ba é abba", "--length", "40", "--temperature", "0"]
-    main(["generate", str(whole), *greedy])
+    main(["generate", str(run), *greedy])
     assert capfd.readouterr().out == f"ab ba é abba{written}\n"
-    drawn = ["generate", str(whole), "--seed", "3", "--samples", "2", "--top-k", "5"]
+    drawn = ["generate", str(run), "--seed", "3", "--samples", "2", "--top-k", "5"]
     main(drawn)
     first = capfd.readouterr().out
     main(drawn)
     assert capfd.readouterr().out == first and "-" * 20 in first
-    main(["evaluate", str(whole), "--split", "dev", "--stride", "4"])
-    assert (
-        "bits per character" in (out := capfd.readouterr().out) and "stride               4" in out
-    )
+    main(["evaluate", str(run), "--split", "dev", "--stride", "4"])
+    assert "bits per character" in capfd.readouterr().out
 
 
-def kind_options(kind: str, size: int) -> list[str]:
-    return [f"tokenizer.kind={kind}", *[f"tokenizer.vocab_size={size}"] * (kind == "bpe")]
-
-
-@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe, vocab_size: 300"])
 def test_a_text_is_restored_from_its_ids(
     text: Path, recipe: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +168,7 @@ def test_a_text_is_restored_from_its_ids(
     monkeypatch.setattr("seq2seq.preparation.text.READ_SIZE", 5)
     odd = "  two  spaces\ttab\r\nlast" + "\u00e9\u4f60\U0001f600" * 40 + "\n\n ends "
     text.write_bytes(text.read_bytes() + odd.encode())
-    data = prepare(load_config(recipe, kind_options(kind, 300)))
+    data = prepare(load_config(recipe, [f"tokenizer={{kind: {kind}}}"]))
     ids = np.concatenate([data.tokens(split) for split in ("train", "dev", "test")])
     pieces = data.tokenizer.target.token_bytes
     assert b"".join(pieces[i] for i in ids) == text.read_bytes()
@@ -261,15 +209,11 @@ def test_a_text_from_a_dataset(tmp_path: Path, recipe: Path) -> None:
     [
         (b"", [], "data.text is empty"),
         (b"short", [], "only 0 of 5 tokens for dev"),
-        (b"abcdefghijklmnopqrst", ["data.dev_share=0.01", "data.test_share=0"], "tokens for dev"),
         (b"fine \xff bad" * 90, [], "text.txt, line 1: not UTF-8 (byte 6 is 0xff)"),
         (None, ["data.clean.foo=1"], "unknown key 'data.clean'"),
         (None, ["decoding.beam=2"], "decoding.beam=2 has no effect for task=language_model: leave"),
         (None, ["data.text={path: x, dataset: x}"], "give either path"),
-        (None, ["data.text={dataset: x, source: y}"], "give either path"),
-        (None, ["data.text=nowhere"], "file not found: nowhere"),
         (None, ["data.dev_share=0.5", "data.test_share=0.5"], "must sum to less than 1"),
-        (None, ["training.best_by=bleu"], "training.best_by=bleu is not available"),
     ],
 )
 def test_user_errors_name_their_cause(
@@ -303,7 +247,7 @@ def test_a_tokenizer_of_a_translation_model_is_refused(recipe: Path, tmp_path: P
 
 def test_the_tokenizer_is_trained_on_the_training_part_only(text: Path, recipe: Path) -> None:
     text.write_text("\u4f60\u597d" * 9000 + "xyz" * 600, encoding="utf-8")  # one long line
-    options = ["tokenizer.kind=bpe", "tokenizer.vocab_size=280"]
-    pieces = prepare(load_config(recipe, options)).tokenizer.target.token_bytes
+    data = prepare(load_config(recipe, ["tokenizer={kind: bpe, vocab_size: 280}"]))
+    pieces = data.tokenizer.target.token_bytes
     learned = b"".join(piece for piece in pieces if len(piece) > 1)
     assert "\u4f60\u597d".encode() in learned and b"x" not in learned

@@ -61,11 +61,7 @@ def own_loss(
 @pytest.mark.parametrize("chunk_tokens", [2, 4, 100])
 @pytest.mark.parametrize("count", [0, 4, 6, 11, 20])
 def test_values_and_gradients_equal_the_plain_loss_of_the_real_rows(
-    alpha: float,
-    smoothing: float,
-    chunk_tokens: int,
-    count: int,
-    monkeypatch: pytest.MonkeyPatch,
+    alpha: float, smoothing: float, chunk_tokens: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loss_module, "CHUNK_TOKENS", chunk_tokens)
     torch.manual_seed(0)
@@ -83,9 +79,7 @@ def test_values_and_gradients_equal_the_plain_loss_of_the_real_rows(
     torch.testing.assert_close(gradients, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_only_training_passes_a_batch_twice(
-    make_model: Callable[..., Transformer],
-) -> None:
+def test_only_training_passes_a_batch_twice(make_model: Callable[..., Transformer]) -> None:
     model = make_model(dropout=0.3)
     rows = [np.array([5, 6, 7]), np.array([8, 9])]
     batch = pack_pairs(rows, rows, rows)

@@ -45,10 +45,7 @@ def tensors(model: nn.Module, optimizers: Optimizers) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(("kind", "fused"), [("adam", True), ("muon", True), ("muon", False)])
 def test_skipped_steps_change_nothing(
-    make_model: Callable[..., Transformer],
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    fused: bool,
+    make_model: Callable[..., Transformer], monkeypatch: pytest.MonkeyPatch, kind: str, fused: bool
 ) -> None:
     """Neither as first steps, when there is no state yet, nor later."""
     if not fused:

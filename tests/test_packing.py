@@ -12,13 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from seq2seq.data.batching import (
-    TOKENS_ROUND,
-    Batch,
-    Packed,
-    collate,
-    pack_grid,
-)
+from seq2seq.data.batching import TOKENS_ROUND, Batch, Packed, collate, pack_grid
 from seq2seq.data.store import Ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model.transformer import Transformer

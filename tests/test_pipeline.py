@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -88,12 +87,6 @@ def test_a_given_translation_goes_through_all_stages() -> None:
     assert prepared.given("DER HUND %s") == f"{symbol} dnuh reD"
     assert prepared.after([prepared.given("DER HUND %s")]) == "DER HUND %s"
     assert pipeline(placeholders=False).before("a %s", []).given("b %s") == "b %s"
-
-
-@pytest.mark.parametrize(("text", "translation"), [("", ""), (" \t", ""), ("%s: {x}", "%s: {x}")])
-def test_nothing_to_translate(text: str, translation: str) -> None:
-    prepared = pipeline().before(text, pipeline().stages())
-    assert not prepared.segments and prepared.after([]) == translation
 
 
 def test_training_pairs_have_placeholders_and_a_tag() -> None:

@@ -8,7 +8,6 @@ import logging
 import os
 import pkgutil
 import resource
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -28,11 +27,10 @@ from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.files import draft_of
 from seq2seq.formats.model_directory import load_config
-from seq2seq.preparation import chunks, corpora
+from seq2seq.preparation import corpora
 from seq2seq.preparation import prepare as prepare_module
 from seq2seq.preparation.chunks import Selection
 from seq2seq.preparation.corpora import HubDataset, open_corpus
-from seq2seq.preparation.folder import WORK
 from seq2seq.preparation.prepare import encode_pairs, prepare
 
 SMALL = 25
@@ -190,20 +188,6 @@ def test_an_error_names_its_line_and_leaves_nothing(corpus: Path) -> None:
     assert not [path for path in (corpus / "store").iterdir() if path.is_dir()]
 
 
-def test_errors_of_the_development_set_are_found_first(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (corpus / "dev.en").write_text("the house\nanother\n")
-    (corpus / "dev.de").write_text("das Haus\n")
-    written: list[Path] = []
-    monkeypatch.setattr(chunks, "write_chunk", lambda file, *_, **__: written.append(file))
-    config_for(corpus, "")
-    options = [f"data.store={corpus}/store", "data.dev_size=0", f"data.dev={corpus}/dev"]
-    with pytest.raises(UserError, match=r"dev\.en has 2 lines but"):
-        prepare(load_config(corpus / "recipe.yaml", options))
-    assert not written
-
-
 @pytest.mark.parametrize(("equal", "warned"), [(41, True), (40, False)])
 def test_a_corpus_with_many_pairs_of_equal_sides_is_a_warning(
     corpus: Path, caplog: pytest.LogCaptureFixture, equal: int, warned: bool
@@ -225,18 +209,6 @@ def test_a_corpus_with_many_pairs_of_equal_sides_is_a_warning(
     assert facts["pairs"] + sum(facts["dropped"].values()) == 200
 
 
-@pytest.mark.parametrize(("split", "warnings"), [("dev", 1), ("exclude", 0)])
-def test_only_an_excluded_corpus_may_be_a_file_named_twice(
-    corpus: Path, caplog: pytest.LogCaptureFixture, split: str, warnings: int
-) -> None:
-    (corpus / "other").write_text("a garden\nan old garden\n")
-    config_for(corpus, "")
-    twice = f"data.{split}={{source: {corpus}/other, target: {corpus}/other}}"
-    sizes = [f"data.dev_size={9 if split == 'exclude' else 0}", "data.test_size=0"]
-    prepare(load_config(corpus / "recipe.yaml", [twice, *sizes, f"data.store={corpus}/store"]))
-    assert sum(x.levelno == logging.WARNING for x in caplog.records) == warnings
-
-
 def test_a_chunk_of_which_nothing_is_kept_is_no_error(corpus: Path) -> None:
     for language in ("en", "de"):
         path = corpus / f"train.{language}"
@@ -244,16 +216,6 @@ def test_a_chunk_of_which_nothing_is_kept_is_no_error(corpus: Path) -> None:
     data = prepare(config_for(corpus, "store"))
     assert data.facts("train")["dropped"]["blank"] == SMALL + 2
     assert len(data.store("train")) == data.facts("train")["pairs"] > 100
-
-
-def test_sources_of_excluded_corpora_are_dropped(corpus: Path) -> None:
-    for language in ("en", "de"):
-        lines = (corpus / f"train.{language}").read_text().splitlines(keepends=True)
-        (corpus / f"known.{language}").write_text("".join(lines[40:47]))
-    config_for(corpus, "")
-    options = [f"data.exclude={corpus}/known", "data.clean.overlap=false"]
-    data = prepare(load_config(corpus / "recipe.yaml", [*options, f"data.store={corpus}/store"]))
-    assert data.facts("train")["dropped"]["overlap"] == 7
 
 
 class DataSet:
@@ -324,39 +286,17 @@ def test_a_dataset_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(readings) == 1
 
 
-@pytest.mark.parametrize("fault", [ValueError("a fault"), KeyboardInterrupt()])
 def test_an_error_in_the_tokenizers_sample_is_raised_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(selection: Selection, size: int) -> Iterator[tuple[str, str]]:
         yield from [("a house", "ein Haus")] * 9
-        raise fault
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(Selection, "sample", broken)
     open_instead(monkeypatch, house_rows)
-    with pytest.raises(type(fault)):
+    with pytest.raises(KeyboardInterrupt):
         prepare(hub_config(tmp_path))
-
-
-def test_an_interruption_of_the_last_step_loses_no_pairs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remove = shutil.rmtree
-
-    def interrupted(folder: Path, *, ignore_errors: bool) -> None:
-        if folder.name == WORK:
-            next((folder / "corpora").iterdir()).unlink()
-            raise KeyboardInterrupt
-        remove(folder, ignore_errors=ignore_errors)
-
-    open_instead(monkeypatch, house_rows)
-    config = hub_config(tmp_path)
-    whole = prepare(config).facts("train")["pairs"]
-    shutil.rmtree(config.data.store)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("seq2seq.preparation.folder.shutil.rmtree", interrupted)
-        prepare(config)
-    assert prepare(config).facts("train")["pairs"] == whole
 
 
 def test_a_file_that_changes_during_preparation_is_an_error(

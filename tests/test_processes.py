@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -14,11 +15,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import psutil
 import pytest
 from commands import ENVIRONMENT
-from conftest import records
-from forked import exit_code, fork_several, free_port, in_processes, seq2seq
+from conftest import records, write_recipe
+from forked import exit_code, fork_several, in_processes, seq2seq
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from seq2seq.cli import main
@@ -26,7 +26,6 @@ from seq2seq.data.batching import Batch
 from seq2seq.evaluation.evaluators import TranslationEvaluator, validator
 from seq2seq.files import sha256_of
 from seq2seq.formats.model_directory import load_config
-from seq2seq.model.transformer import Network
 from seq2seq.processes import Processes, peer_is_lost
 from seq2seq.training.run import train
 from seq2seq.training.run_directory import RunDirectory
@@ -41,81 +40,6 @@ OPTIONS = (
     "decoding.max_extra=5",
 )
 SCHEDULE = "training.max_steps=9", "training.validate_every=3", "training.checkpoint_every=4"
-FAILING = """
-import os, sys
-from seq2seq.data.training_data import TrainingData
-load = TrainingData.__getitem__
-def failing(data, place):
-    if os.environ["RANK"] == "1" and place[2] > 60 and data.dry_run_done:
-        raise ValueError("the disk of the second process is broken")
-    data.dry_run_done = True
-    return load(data, place)
-TrainingData.dry_run_done = False
-TrainingData.__getitem__ = failing
-from seq2seq.cli import main
-main(sys.argv[1:])
-"""
-
-
-def watch_exchanges() -> None:
-    """Print each update's micro-batches and, for each exchange, how many gradients were missing."""
-    make, update = Updater.__init__, Updater.update
-    missing: list[int] = []
-
-    def watched(updater: Updater, model: Network, *arguments: Any) -> None:
-        make(updater, model, *arguments)
-
-        def hook(group: Any, bucket: Any) -> Any:
-            missing.append(sum(each.grad is None for each in model.parameters()))
-            return allreduce_hook(group, bucket)
-
-        updater.loss.register_comm_hook(None, lambda group, bucket: hook(group, bucket))
-
-    def reported(updater: Updater, batches: Sequence[Batch], *arguments: Any) -> Any:
-        result = update(updater, batches, *arguments)
-        if os.environ["RANK"] == "0":
-            print(json.dumps([len(batches), missing]), flush=True)
-        missing.clear()
-        return result
-
-    patch.multiple(Updater, __init__=watched, update=reported).start()
-
-
-def hang_in_the_third_update() -> None:
-    """Let one process sleep, and the other one wait four seconds for it."""
-    join, update = Processes.join, Updater.update
-    updates = [0]
-
-    def hanging(*arguments: Any) -> Any:
-        updates[0] += 1
-        if updates[0] == 3 and os.environ["RANK"] == "1":
-            time.sleep(7)
-            os._exit(9)
-        return update(*arguments)
-
-    patch.object(Processes, "join", lambda: join(timedelta(seconds=4))).start()
-    patch.object(Updater, "update", hanging).start()
-
-
-def hang_in_the_second_process_s_validation() -> None:
-    """Say when it begins, and let it take a minute."""
-    evaluate = TranslationEvaluator.__call__
-
-    def slow(*arguments: Any) -> Any:
-        if os.environ["RANK"] == "1":
-            os.write(2, b"validating\n")
-            time.sleep(60)
-        return evaluate(*arguments)
-
-    patch.object(TranslationEvaluator, "__call__", slow).start()
-
-
-def launch(count: int, *arguments: object) -> list[str]:
-    """Return the command that starts this many processes, as in the README."""
-    options = f"--multi_gpu --num_processes {count} --num_machines 1 --mixed_precision no"
-    rest = "--dynamo_backend no --main_process_port 0"
-    start = [sys.executable, "-m", "accelerate.commands.launch"]
-    return [*start, *options.split(), *rest.split(), *map(str, arguments)]
 
 
 # What a record says about the work and the machine; "perplexity" repeats "nll", less exactly.
@@ -152,62 +76,47 @@ def test_several_processes_train_like_one(
     assert_same_course(several, tmp_path / "one", rel=1e-5, count=5 + 3)
 
 
-TRAINING = """
-training: {max_steps: 6, batch_tokens: 200, log_every: 2, precision: fp32, validate_every: 3,
-           lr: 0.5, warmup_steps: 4}
-"""
-FAMILIES = {
-    "language_model": """
-data: {{text: {folder}/text, dev_share: 0.1, store: {folder}/store}}
-tokenizer: {{kind: char}}
-model: {{dim: 16, ffn_dim: 32, num_heads: 2, decoder_layers: 1, context: 16, positions: rotary}}
-""",
-    "classification": """
-data: {{train: {folder}/text, dev_size: 20, store: {folder}/store}}
-tokenizer: {{vocab_size: 340}}
-model: {{dim: 16, ffn_dim: 32, num_heads: 2, encoder_layers: 1, context: 16, positions: learned}}
-""",
-}
-
-
-@pytest.mark.parametrize("family", [*FAMILIES])
-def test_two_processes_train_other_tasks_like_one(
-    corpus: Path, tmp_path: Path, family: str
-) -> None:
+@pytest.mark.parametrize("task", ["language_model", "classification"])
+def test_two_processes_train_other_tasks_like_one(corpus: Path, tmp_path: Path, task: str) -> None:
     lines = (corpus / "train.en").read_text().splitlines()
-    (tmp_path / "text").write_text("".join(f"{len(line) % 2}\t{line}\n" for line in lines))
-    recipe = tmp_path / "family.yaml"
-    recipe.write_text(f"task: {family}{FAMILIES[family].format(folder=tmp_path)}{TRAINING}")
-    options = [*OPTIONS[:-1]]
-    if family == "classification":
-        options.append("tokenizer.bpe_dropout=0.2")
+    labelled = "".join(f"{len(line) % 2}\t{line}\n" for line in lines)
+    for name in ("text.txt", "train.tsv"):
+        (tmp_path / name).write_text(labelled)
+    recipe = write_recipe(tmp_path, task)
+    options = [*OPTIONS[1:4], "training.max_steps=6", "training.batch_tokens=200"]
+    options += ["training.validate_every=3", "training.log_every=2"]
+    if task == "classification":
+        options += ["tokenizer.bpe_dropout=0.2", "data.test=null"]
     runs = tmp_path / "two", tmp_path / "one"
     seq2seq(2, tmp_path / "log", "train", recipe, *options, "--run", runs[0])
     train(load_config(recipe, options), runs[1], validator)
     assert_same_course(*runs, rel=1e-5, count=3 + 2)
 
 
-@pytest.mark.parametrize("accumulated", [True, False])
-def test_gradients_are_all_reduced_once_per_update_during_backward(
-    recipe: Path, tmp_path: Path, accumulated: bool
-) -> None:
-    size = 60 if accumulated else 300
-    options = ["model.dim=256", "model.ffn_dim=512", f"training.micro_batch_tokens={size}"]
-    log = tmp_path / "log"
+def test_gradients_are_exchanged_once_per_update(recipe: Path, tmp_path: Path) -> None:
+    """Not for each of its micro-batches."""
+    make, update, log = Updater.__init__, Updater.update, tmp_path / "log"
+    exchanges: list[object] = []
+
+    def watched(updater: Updater, *arguments: Any) -> None:
+        def hook(group: Any, bucket: Any) -> Any:
+            exchanges.append(bucket)
+            return allreduce_hook(group, bucket)
+
+        make(updater, *arguments)
+        updater.loss.register_comm_hook(None, lambda group, bucket: hook(group, bucket))
+
+    def checked(updater: Updater, batches: Sequence[Batch], *arguments: Any) -> Any:
+        result = update(updater, batches, *arguments)
+        assert len(batches) > 1 == len(exchanges)
+        exchanges.clear()
+        return result
 
     def work() -> None:
-        watch_exchanges()
-        main(["train", str(recipe), *options, "--run", str(tmp_path / "run")])
+        patch.multiple(Updater, __init__=watched, update=checked).start()
+        main(["train", str(recipe), *OPTIONS, "--run", str(tmp_path / "run")])
 
     assert in_processes(2, work, log) == [0, 0], log.read_text()
-    lines = log.read_text().splitlines()
-    updates = [json.loads(line) for line in lines if line.startswith("[") and "[Gloo" not in line]
-    assert len(updates) == 6
-    for micro_batches, missing in updates[1:]:  # torch settles its buckets in the first update
-        assert (micro_batches > 1) == accumulated
-        assert len(missing) == 2  # as many as the model has buckets, not more for more batches
-        if not accumulated:
-            assert missing[0] > missing[1]
 
 
 def test_a_run_resumes_with_another_number_of_processes(recipe: Path, tmp_path: Path) -> None:
@@ -258,32 +167,26 @@ def test_processes_share_translation_and_evaluation(
     assert found["bleu"] == expected["bleu"] and found["sentences"] == 20
 
 
-def workers(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Return the processes that a launcher has started, in the order of their numbers."""
-    found = psutil.Process(launcher.pid).children(recursive=True)
-    ranked = [(p.environ().get("RANK"), p) for p in found]
-    return [process for rank, process in sorted(ranked, key=lambda pair: str(pair[0])) if rank]
-
-
 def test_a_signal_to_one_process_saves_and_stops_all(recipe: Path, tmp_path: Path) -> None:
     options = [*OPTIONS, "training.max_steps=50", "training.log_every=5"]
-    command = launch(2, "-m", "seq2seq", "train", recipe, *options, "--run", tmp_path / "run")
-    process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-    assert process.stderr
-    log = ""
-    while "update 5 " not in log:
-        line = process.stderr.readline()
-        assert line, log
-        log += line
-    workers(process)[1].send_signal(signal.SIGTERM)
-    log += process.stderr.read()
-    assert process.wait(timeout=60) != 0
-    assert "SIGTERM: finishing this update and saving" in log
-    assert log.count("stopped by SIGTERM after update") == 1
+    arguments, log = ["train", str(recipe), *options, "--run"], tmp_path / "log"
+    children = fork_several(2, lambda: main([*arguments, str(tmp_path / "run")]), log)
+    while "update 5 " not in log.read_text():
+        time.sleep(0.01)
+    os.kill(children[1], signal.SIGTERM)
+    assert all(exit_code(child) for child in children)
+    text = log.read_text()
+    assert "SIGTERM: finishing this update and saving" in text
+    assert text.count("stopped by SIGTERM after update") == 1
     assert RunDirectory(tmp_path / "run").checkpoints()
+    require_steady(tmp_path, arguments)
+
+
+def require_steady(folder: Path, arguments: Sequence[str]) -> None:
+    """Resume a run, which must end as one that was never stopped."""
     for name in ("run", "steady"):
-        seq2seq(2, tmp_path / "log", "train", recipe, *options, "--run", tmp_path / name)
-    sums = [sha256_of(tmp_path / name / "last/model.safetensors") for name in ("run", "steady")]
+        seq2seq(2, folder / "log", *arguments, folder / name)
+    sums = [sha256_of(folder / name / "last/model.safetensors") for name in ("run", "steady")]
     assert sums[0] == sums[1]
 
 
@@ -293,8 +196,16 @@ def test_a_signal_to_one_process_in_a_validation_loses_no_update(
     options = [*OPTIONS, *SCHEDULE]
     arguments, log = ["train", str(recipe), *options, "--run"], tmp_path / "log"
 
+    evaluate = TranslationEvaluator.__call__
+
+    def slow(*arguments: Any) -> Any:
+        if os.environ["RANK"] == "1":
+            os.write(2, b"validating\n")
+            time.sleep(60)
+        return evaluate(*arguments)
+
     def work() -> None:
-        hang_in_the_second_process_s_validation()
+        patch.object(TranslationEvaluator, "__call__", slow).start()
         main([*arguments, str(tmp_path / "run")])
 
     children = fork_several(2, work, log)
@@ -305,23 +216,27 @@ def test_a_signal_to_one_process_in_a_validation_loses_no_update(
     assert [exit_code(child) for child in children] == [1, 128 + signal.SIGTERM]
     assert "process 0 ends because another process ended" in log.read_text()
     assert [folder.name for folder in RunDirectory(tmp_path / "run").checkpoints()] == ["step_3"]
-    for name in ("run", "steady"):
-        seq2seq(2, tmp_path / "log", *arguments, tmp_path / name)
-    sums = [sha256_of(tmp_path / name / "last/model.safetensors") for name in ("run", "steady")]
-    assert sums[0] == sums[1]
+    require_steady(tmp_path, arguments)
     assert_same_course(tmp_path / "run", tmp_path / "steady", rel=1e-9, count=5 + 3)
 
 
 def test_an_error_on_one_process_ends_all_with_its_message(recipe: Path, tmp_path: Path) -> None:
-    script = tmp_path / "failing.py"
-    script.write_text(FAILING)
-    command = launch(2, script, "train", recipe, *OPTIONS, "--run", tmp_path / "run")
-    began = time.monotonic()
-    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, timeout=120)
-    assert result.returncode != 0 and time.monotonic() - began < 60
-    log = result.stderr.decode()
-    assert "ValueError: the disk of the second process is broken" in log
-    assert "closed by peer" not in log and "Connection reset" not in log
+    update = Updater.update
+
+    def failing(*arguments: Any) -> Any:
+        if os.environ["RANK"] == "1":
+            raise ValueError("the disk of the second process is broken")
+        return update(*arguments)
+
+    def work() -> None:
+        patch.object(Updater, "update", failing).start()
+        main(["train", str(recipe), *OPTIONS, "--run", str(tmp_path / "run")])
+
+    began, log = time.monotonic(), tmp_path / "log"
+    assert all(in_processes(2, work, log)) and time.monotonic() - began < 30
+    text = log.read_text()
+    assert "ValueError: the disk of the second process is broken" in text
+    assert "closed by peer" not in text and "Connection reset" not in text
 
 
 def test_processes_start_from_a_model(recipe: Path, tmp_path: Path) -> None:
@@ -335,8 +250,17 @@ def test_processes_start_from_a_model(recipe: Path, tmp_path: Path) -> None:
 def test_a_hanging_process_is_a_timeout(recipe: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
 
+    join, update, updates = Processes.join, Updater.update, itertools.count(1)
+
+    def hanging(*arguments: Any) -> Any:
+        if next(updates) == 3 and os.environ["RANK"] == "1":
+            time.sleep(7)
+            os._exit(9)
+        return update(*arguments)
+
     def work() -> None:
-        hang_in_the_third_update()
+        patch.object(Processes, "join", lambda: join(timedelta(seconds=4))).start()
+        patch.object(Updater, "update", hanging).start()
         main(["train", str(recipe), *OPTIONS, "--run", str(tmp_path / "run")])
 
     assert in_processes(2, work, log) == [1, 9]
@@ -356,29 +280,6 @@ def test_a_process_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
 
     log = tmp_path / "log"
     assert in_processes(2, work, log) == [0, 3], log.read_text()
-
-
-def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
-    """Two launches on this machine with the launch configuration of the repository."""
-    example = Path(__file__).parent.parent / "recipes/wmt14_en_de/accelerate/two_machines.yaml"
-    options = [*OPTIONS, "training.max_steps=4"]
-
-    port, logs = free_port(), [tmp_path / f"log{rank}" for rank in range(2)]
-    machines = []
-    for rank, log in enumerate(logs):
-        command = (
-            f"-m accelerate.commands.launch --config_file {example} --num_processes 2 "
-            f"--main_process_ip 127.0.0.1 --main_process_port {port} --machine_rank {rank} "
-            f"-m seq2seq train {recipe} name=both"
-        )
-        with log.open("w") as errors:
-            machine = [sys.executable, *command.split(), *options]
-            machines.append(subprocess.Popen(machine, env=ENVIRONMENT, cwd=tmp_path, stderr=errors))
-    codes = [machine.wait(timeout=120) for machine in machines]
-    assert codes == [0, 0], [log.read_text() for log in logs]
-    assert "(processes: 2, " in logs[0].read_text()
-    train(load_config(recipe, options), tmp_path / "one", validator)
-    assert_same_course(tmp_path / "runs" / "both", tmp_path / "one", rel=1e-5, count=2 + 1)
 
 
 @pytest.mark.parametrize(

@@ -28,21 +28,13 @@ from seq2seq.decoding.translation import Candidate, Options, Request
 from seq2seq.decoding.translator import Engines, Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run
-from seq2seq.evaluation.metrics import score
 from seq2seq.evaluation.systems import load_systems
 from seq2seq.formats.model_directory import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.text.augment import copy
-from seq2seq.text.case import (
-    Recase,
-    names,
-    recase_outside,
-    sentence_case,
-    title_case,
-    unusual_case,
-)
+from seq2seq.text.case import Recase, names, recase_outside, sentence_case, title_case, unusual_case
 from seq2seq.text.protect import SYMBOLS, compile_patterns, protect, protect_pair
 
 WITH_SYMBOLS = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=350), list(SYMBOLS))
@@ -74,17 +66,9 @@ def pattern(*names: str) -> re.Pattern[str]:
         ("printf", "%1$s of %5.2f, %d%% %-8s, 5 % of, %1.", ["%1$s", "%5.2f", "%d", "%-8s", "%1"]),
         ("printf", "%(name)s costs 100%.", ["%(name)s"]),
         ("brace", "{} {0} {name!r} {a b}", ["{}", "{0}", "{name!r}"]),
-        (
-            "variable",
-            "$(VAR) ${a} $HOME %PRODUCTNAME $5",
-            ["$(VAR)", "${a}", "$HOME", "%PRODUCTNAME"],
-        ),
+        ("variable", "$(VAR) ${a} $HOME %NAME $5", ["$(VAR)", "${a}", "$HOME", "%NAME"]),
         ("tag", 'a <b class="x">c</b> <br/> 1 < 2', ['<b class="x">', "</b>", "<br/>"]),
-        (
-            "entity",
-            "a &amp; b &lt; c &amp;amp; &#160; AT&T",
-            ["&amp;", "&lt;", "&amp;amp;", "&#160;"],
-        ),
+        ("entity", "a &amp; b &amp;amp; &#160; AT&T", ["&amp;", "&amp;amp;", "&#160;"]),
         ("accelerator", "~File Sa~ve _Edit &Help a_b 1~2", ["~", "~", "_", "&"]),
         ("path", "In /etc/fstab, /usr/bin/: and/or km/h /x", ["/etc/fstab", "/usr/bin/"]),
         ("path", "~/.rc ./run.sh $HOME/a. <b/>", ["~/.rc", "./run.sh", "$HOME/a"]),
@@ -123,9 +107,8 @@ def test_the_first_pattern_wins_where_spans_overlap() -> None:
 def test_a_protected_text_can_be_restored(text: str) -> None:
     protected = protect(text, pattern())
     assert protected.restore(protected.text) == text
-    assert (
-        protected.lost(protected.text) == [] and protected.clean(protected.text) == protected.text
-    )
+    assert not protected.lost(protected.text)
+    assert protected.clean(protected.text) == protected.text
     assert protected.protect(text, pattern()) == protected.text
 
 
@@ -164,7 +147,6 @@ def test_copied_words_become_symbols() -> None:
 def protecting(
     request: pytest.FixtureRequest, make_model: Callable[..., Transformer]
 ) -> Translator:
-    """Return a translator with an untrained model."""
     vocabulary = WITH_SYMBOLS if request.param else VOCABULARY
     model = make_model(vocab_size=vocabulary.size)
     engines = Engines.of_model(model, Tokenizer(vocabulary, vocabulary), Config())
@@ -295,37 +277,26 @@ def test_training_and_translation_with_symbols(
     for fields in objects:
         for span, count in spans_of(fields["text"]).items():
             assert fields["translation"].count(span) >= count
-    total = sum(fields.get("spans", 0) for fields in objects)
+    total = sum(spans_of(line).total() for line in LINES)
     lost = sum(fields.get("spans_repaired", 0) for fields in objects)
     assert f"protected spans: {total}, lost or repeated and then repaired: {lost}" in caplog.text
-    assert total == sum(spans_of(line).total() for line in LINES)
-    own = ["--protect", "word=dog|man"]
-    main(["translate", str(protected_run), str(corpus / "in.txt"), *own])
-    assert [line.count("dog") for line in capfd.readouterr().out.splitlines()] == [
-        line.count("dog") for line in LINES
-    ]
+    main(["translate", str(protected_run), str(corpus / "in.txt"), "--protect", "word=dog|man"])
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.count("dog") for line in lines] == [line.count("dog") for line in LINES]
 
 
-@pytest.mark.parametrize("held_out", [False, True])
 def test_the_tag_of_a_held_out_set_is_no_span_of_its_text(
-    held_out: bool, recipe: Path, corpus: Path, caplog: pytest.LogCaptureFixture
+    recipe: Path, corpus: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Validations and scores read what `translate --tag` reads."""
-    train, dev = ({"path": str(corpus / name), "tag": "<x>"} for name in ("train", "dev"))
-    sets = {"dev_size": 20, "test_size": 20, "dev": None, "test": None}
-    data = {"train": [train], **(sets if held_out else {"dev": dev, "test": dev})}
-    overrides = [f"data.{key}={json.dumps(value)}" for key, value in data.items()]
-    run = run_recipe(recipe, corpus / "run", "data.protect=[all]", *overrides)
-    processes = Processes()
-    translator = Translator.load(run, tag="<x>")
-    for split in ("dev", "test"):
-        test_set, [system] = load_systems([run], [], processes, split=split)
-        assert len(test_set.sources) == 20 and "<" not in "".join(test_set.sources)
-        assert list(system.lines) == translator.translate(test_set.sources)
-        metrics = evaluate_run(run, None, split, processes, output=corpus / "out")
-        assert (corpus / "out").read_text().splitlines() == system.lines
-        [bleu] = score(system.lines, test_set.references, keys=["bleu"])
-        assert metrics["bleu"] == bleu.value
+    train = f"data.train={{path: {corpus}/train, tag: <x>}}"
+    dev = "data.dev=null", "data.dev_size=20"
+    run = run_recipe(recipe, corpus / "run", "data.protect=[all]", train, *dev)
+    test_set, [system] = load_systems([run], [], Processes(), split="dev")
+    assert len(test_set.sources) == 20 and "<" not in "".join(test_set.sources)
+    assert list(system.lines) == Translator.load(run, tag="<x>").translate(test_set.sources)
+    evaluate_run(run, None, "dev", Processes(), output=corpus / "out")
+    assert (corpus / "out").read_text().splitlines() == system.lines
     assert "<x>" not in "".join(system.lines) and "have no tag" not in caplog.text
 
 
@@ -333,13 +304,6 @@ def test_a_pretrained_tokenizer_needs_symbols(recipe: Path, run: Path) -> None:
     overrides = ["data.protect=[url]", f"tokenizer.models=[{run}/tokenizer.model]"]
     with pytest.raises(UserError, match=r"data\.protect needs reserved symbols"):
         prepare(load_config(recipe, overrides))
-
-
-def test_mistakes_in_recipes(recipe: Path) -> None:
-    with pytest.raises(UserError, match=r"data\.protect: unknown pattern 'mail'"):
-        load_config(recipe, ["data.protect=[mail]"])
-    with pytest.raises(UserError, match=r"copy=0.1 has no effect without data\.protect"):
-        load_config(recipe, ["data.augment.copy=0.1"])
 
 
 def spans_in(text: str) -> list[tuple[int, int]]:
@@ -397,12 +361,6 @@ def test_given_translations_of_capitals_are_read_in_lower_case(protecting: Trans
     assert plain.references[0].pieces != upper.references[0].pieces == lower.references[0].pieces
     [found] = protecting.translate(["THE DOG"], prefixes=["EIN MANN"])
     assert found.startswith("EIN MANN")
-
-
-def test_capitals_can_be_read_as_they_are(protecting: Translator) -> None:
-    [segment] = encoded(protecting, UPPER, recase=False).prepared.segments
-    assert "THE DOG" in segment.read
-    assert protecting.translate([UPPER], recase=False) != protecting.translate([UPPER])
 
 
 def test_a_term_in_capitals_is_found_in_a_line_in_capitals(protecting: Translator) -> None:

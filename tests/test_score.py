@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import ENVIRONMENT, error, seq2seq
+from commands import seq2seq
 from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
 from seq2seq.config import PairsConfig
@@ -63,7 +62,6 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 def sacrebleu(*arguments: object) -> str:
-    """Run sacreBLEU's own program."""
     command = [sys.executable, "-m", "sacrebleu", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -72,7 +70,6 @@ SACREBLEU_OPTIONS = ("-m", "bleu", "chrf", "ter", "--ter-case-sensitive", "-w", 
 
 
 def check_scores(own: dict[str, Any], file: Path, references: Sequence[Path]) -> None:
-    """Compare scores, intervals and signatures with those of sacreBLEU's own program."""
     text = sacrebleu(*references, "-i", file, *SACREBLEU_OPTIONS, "--confidence")
     for each in json.loads(text):
         key = {"BLEU": "bleu", "chrF2": "chrf", "TER": "ter"}[each["name"]]
@@ -156,7 +153,6 @@ def test_numbers_of_other_programs_are_compared_line_by_line(tmp_path: Path) -> 
     ("name", "files", "message"),
     [
         ("MetricX", ["one"], "needs one file per system: 2 files, not 1"),
-        ("MetricX", ["one", "short"], "b has 2 lines, so .*short must have as many"),
         ("MetricX", ["one", "text"], "so .*text must have as many, with a number"),
         ("TER", ["one", "one"], "TER is a sacreBLEU metric"),
     ],
@@ -178,8 +174,6 @@ def test_line_scores_are_a_number_a_line(
     [
         ("the cat sat on the mat", "the dog sat on a mat", "the [cat] sat on [the] mat"),
         ("我爱狗", "我爱猫", "我爱[狗]"),
-        ("a", "", "[a]"),
-        ("", "a", ""),
     ],
 )
 def test_words_that_the_other_text_lacks_are_marked(text: str, other: str, shown: str) -> None:
@@ -218,9 +212,6 @@ def test_runs_are_translated_and_compared(run: Path, tmp_path: Path) -> None:
     text = done.stdout.decode()
     assert "BLEU: kept and run have the same score (30 lines)" in text
     assert "words of the reference" in text
-    data = next((run.parent / "store").glob("*/test.de")).with_suffix("")
-    given = json.loads(seq2seq("score", run, "--data", data, "--json").stdout)
-    assert given["bleu"] == alone["bleu"]
 
 
 def test_runs_with_other_tags_and_tokenizers(run: Path, tmp_path: Path) -> None:
@@ -251,8 +242,6 @@ def test_runs_with_other_tags_and_tokenizers(run: Path, tmp_path: Path) -> None:
     assert alone.tokenize == "none"
     held_out, _ = load_systems([tagged], [], Processes())
     assert held_out.sources[0] == "the dog number 0 test"  # its tag is not text
-    both, _ = load_systems([run, other], [], Processes(), data=given, tokenize="intl")
-    assert both.tokenize == "intl"
 
 
 @pytest.mark.parametrize(
@@ -283,32 +272,12 @@ def test_files_are_scored_by_the_words_of_their_language(tmp_path: Path) -> None
     expected = BLEU(tokenize="ja-mecab").corpus_score(lines[0], [lines[1]])
     assert found["bleu"] == pytest.approx(expected.score) and expected.score > 40
     assert "tok:ja-mecab" in found["signature"] and "asian:yes" in found["ter_signature"]
-    ter = TER(normalized=True, asian_support=True).corpus_score(lines[0], [lines[1]])
-    assert found["ter"] == pytest.approx(ter.score) and ter.score < 20
 
 
 def test_options_may_stand_between_hypothesis_and_reference(files: list[Path]) -> None:
-    first, second, reference, _ = files
+    first, _, reference, _ = files
     between = seq2seq("score", first, "--lowercase", reference, "--metrics", "bleu", "--json")
     assert "case:lc" in json.loads(between.stdout)["signature"]
-    assert "name the file before --against" in error("score", first, "--against", second)
-
-
-def test_sacrebleus_own_errors_are_one_sentence(
-    files: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, _, reference, _ = files
-    monkeypatch.setenv("SACREBLEU_SEED", "abc")
-    assert "sacreBLEU failed" in error("score", first, reference)
-
-
-def test_two_files_are_scored_without_torch(files: list[Path]) -> None:
-    program = (
-        "import sys; from seq2seq.cli import main; main(sys.argv[1:]); "
-        "assert 'torch' not in sys.modules"
-    )
-    command = [sys.executable, "-c", program, "score", str(files[0]), str(files[2])]
-    subprocess.run(command, check=True, env=ENVIRONMENT)
 
 
 @pytest.mark.usefixtures("few_trials")

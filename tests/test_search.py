@@ -64,7 +64,6 @@ def search_all(
     penalty: Penalty = NO_PENALTY,
     **options: Any,
 ) -> list[list[Finished]]:
-    """Return the hypotheses of each sentence."""
     language = Language(table, len(max_lens), beam)
     return beam_search(
         language, max_lens, beam=beam, bos_id=BOS, eos_id=EOS, penalty=penalty, **options
@@ -118,11 +117,9 @@ def test_a_beam_without_pruning_equals_exhaustive_search(penalty: Penalty) -> No
 
 def garden_path(sentence: int, prefix: tuple[int, ...]) -> list[float]:
     """Return probabilities for which greedy search misses the most probable sentence."""
-    return {
-        (): [0.0, 0.0, 0.6, 0.4],
-        (2,): [0.3, 0.0, 0.3, 0.4],
-        (3,): [0.9, 0.0, 0.05, 0.05],
-    }.get(prefix, [1.0, 0.0, 0.0, 0.0])
+    return {(): [0.0, 0.0, 0.6, 0.4], (2,): [0.3, 0.0, 0.3, 0.4], (3,): [0.9, 0.0, 0.05, 0.05]}.get(
+        prefix, [1.0, 0.0, 0.0, 0.0]
+    )
 
 
 def test_beam_search_against_a_result_computed_by_hand() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import resource
 import shutil
 import signal
@@ -14,11 +13,9 @@ import sys
 import threading
 import time
 import urllib.error
-from collections.abc import AsyncIterator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.request import Request as HTTPRequest
 from urllib.request import urlopen
@@ -26,23 +23,21 @@ from urllib.request import urlopen
 import deepl
 import httpx
 import pytest
-import uvicorn
 from commands import ENVIRONMENT
+from forked import free_port
 from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
 
-from seq2seq.cli import main
 from seq2seq.config import DecodingConfig
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translation import Options, Request, Translation
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.preparation.cleaning import language_identifier
 from seq2seq.serve import limits
-from seq2seq.serve.app import Server, serve
+from seq2seq.serve.app import Server
 from seq2seq.serve.collector import BATCH_LINES, Collector
 from seq2seq.serve.limits import Keys
-from seq2seq.serve.models import DETECTED, Models
+from seq2seq.serve.models import Models
 
 LINES = [f"the dog number {i}" for i in range(12)]
 PAIR = {"source": "en", "target": "de"}
@@ -66,7 +61,6 @@ def server_of(
 
 
 def client(models: Models, **options: Any) -> TestClient:
-    """Return a client of a server in this process."""
     return TestClient(server_of(models, **options).app(), raise_server_exceptions=False)
 
 
@@ -135,20 +129,6 @@ def test_html_and_files(models: Models) -> None:
     assert http.get("/download_file/../../etc/passwd").status_code == 404
 
 
-def test_lines_and_tokens_of_documents_are_counted(models: Models) -> None:
-    http = client(models)
-
-    def counts() -> list[float]:
-        text, names = http.get("/metrics").text, ("lines", "characters", "tokens")
-        found = [re.search(rf"^seq2seq_{name}_total (.*)$", text, re.MULTILINE) for name in names]
-        return [float(match[1]) for match in found if match]
-
-    before = counts()
-    translate(http, ["<p>the dog</p><p>the <b>cat</b></p>"], format="html")
-    lines, characters, tokens = (b - a for a, b in zip(before, counts(), strict=True))
-    assert lines == 2 and characters == 14 and tokens > 0
-
-
 @pytest.mark.parametrize("step", ["read_document", "write_document"])
 def test_a_slow_document_is_ended_and_holds_up_nobody(
     models: Models, step: str, monkeypatch: pytest.MonkeyPatch
@@ -176,27 +156,6 @@ def test_a_slow_document_is_ended_and_holds_up_nobody(
     assert line.status_code == 200
     assert late.status_code == 503 and "took too long" in late.json()["error"]
     assert in_time == [True]
-
-
-def test_the_language_identifier_is_loaded_at_the_start(run: Path) -> None:
-    language_identifier.cache_clear()
-    Models([run])
-    assert language_identifier.cache_info().currsize == 1
-
-
-def test_a_language_is_detected_from_the_beginning(
-    models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts: list[str] = []
-
-    def rank(text: str) -> list[tuple[str, float]]:
-        texts.append(text)
-        return [("en", 1.0)]
-
-    identifier = SimpleNamespace(rank=rank)
-    monkeypatch.setattr("seq2seq.serve.models.language_identifier", lambda: identifier)
-    assert client(models).post("/detect", json={"q": ["a" * 90_000] * 100}).status_code == 200
-    assert list(map(len, texts)) == [DETECTED]
 
 
 def test_the_other_endpoints(models: Models) -> None:
@@ -227,20 +186,15 @@ def test_the_other_endpoints(models: Models) -> None:
     ("fields", "message"),
     [
         ({}, "missing q parameter"),
-        ({"q": "", **PAIR}, "missing q parameter"),
         ({"q": [1], **PAIR}, "missing q parameter"),
-        ({"q": {"a": 1}, **PAIR}, "missing q parameter"),
         ({"q": "a", "target": "de"}, "missing source parameter"),
-        ({"q": "a", "source": "en"}, "missing target parameter"),
         ({"q": "a", "source": "xx", "target": "de"}, "xx is not supported"),
-        ({"q": "a", "source": "en", "target": "en"}, "en is not supported"),
         ({"q": "a", "format": "docx", **PAIR}, "docx format is not supported"),
         ({"q": "a" * 101, **PAIR}, "request (101) exceeds text limit (100)"),
         ({"q": ["a"] * 21, **PAIR}, "request (21) exceeds batch limit (20)"),
         ({"q": "a", "alternatives": 99, **PAIR}, "(99) exceeds alternatives limit"),
         ({"q": "a", "alternatives": "x", **PAIR}, "alternatives must be a whole number"),
         ({"q": "a", "options": {"beams": 3}, **PAIR}, "options must be an object of"),
-        ({"q": "a", "options": {"glossary": [1]}, **PAIR}, "glossary needs"),
         ({"q": "a", "options": {"glossary": [["", "x"]]}, **PAIR}, "glossary needs"),
         ({"q": "a", "options": {}, "alternatives": 1, **PAIR}, "options exclude"),
         ({"q": "a", "options": {"prefix": "b" * 99, "paragraphs": True}, **PAIR}, "prefix"),
@@ -270,13 +224,7 @@ def test_malformed_bodies(models: Models, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(limits, "MAX_BYTES", 1000)
     http = client(models)
     headers = {"content-type": "application/json"}
-    for body in (
-        b'{"q":',
-        b"\xff",
-        b"[" * 900,
-        b'{"q": ' + b"1" * 900 + b"e}",
-        rb'{"q": "\ud800"}',
-    ):
+    for body in (b'{"q":', b"\xff", b"[" * 900, rb'{"q": "\ud800"}'):
         response = http.post("/translate", content=body, headers=headers)
         assert response.status_code == 400 and "not a JSON object" in response.json()["error"]
     for content_type in ("application/json", "application/x-www-form-urlencoded", ""):
@@ -294,14 +242,8 @@ def test_malformed_bodies(models: Models, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_keys_and_rates(models: Models, tmp_path: Path) -> None:
     http = client(models, keys=["one", "two"], rate=2)
-    for key, status in (
-        ("", 403),
-        ("three", 403),
-        ("one", 200),
-        ("one", 200),
-        ("one", 429),
-        ("two", 200),
-    ):
+    expected = {"": [403], "three": [403], "one": [200, 200, 429], "two": [200]}
+    for key, status in [(key, status) for key, own in expected.items() for status in own]:
         response = http.post("/translate", json={"q": "a", **PAIR, "api_key": key})
         assert response.status_code == status, key
         assert status != 429 or response.json() == {"error": "Slowdown: 2 per 1 minute"}
@@ -327,27 +269,22 @@ def test_wrong_keys_are_limited_by_address(models: Models) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [
-        {"headers": {"authorization": "DeepL-Auth-Key wrong"}},
-        {"params": {"api_key": "wrong"}},
-    ],
+    [{"headers": {"authorization": "DeepL-Auth-Key wrong"}}, {"params": {"api_key": "wrong"}}],
 )
 def test_a_wrong_key_is_refused_before_the_body_is_read(
     models: Models, given: dict[str, Any]
 ) -> None:
     read = list[bytes]()
 
-    async def body() -> AsyncIterator[bytes]:
+    def body() -> Iterator[bytes]:
         read.append(b"{")
         yield read[0]
 
-    async def post(keys: Sequence[str]) -> int:
-        transport = httpx.ASGITransport(server_of(models, keys=keys).app())
-        async with httpx.AsyncClient(transport=transport, base_url="http://a") as http:
-            return (await http.post("/translate", content=body(), **given)).status_code
+    def status(key: str) -> int:
+        return client(models, keys=[key]).post("/translate", content=body(), **given).status_code
 
-    assert asyncio.run(post(["one"])) == 403 and not read
-    assert asyncio.run(post(["wrong"])) == 400 and read
+    assert status("one") == 403 and not read
+    assert status("wrong") == 400 and read
 
 
 def test_a_failure_is_logged_without_texts(
@@ -440,16 +377,8 @@ def test_concurrent_requests_share_batches() -> None:
         assert [x.request.text for x in result] == [f"a{i}", f"b{i}"]
     assert len(translator.batches) < 6
     assert max(map(len, translator.batches)) > 50
-
-
-def test_a_list_is_one_batch_and_a_long_one_does_not_hold_up_others() -> None:
-    translator = Recording()
-    collected(translator, [f"x{i}" for i in range(BATCH_LINES)])
-    assert len(translator.batches) == 1
-    translator = Recording()
-    collected(translator, ["first"], ["second"], [f"x{i}" for i in range(1000)], ["short"])
-    number = next(i for i, batch in enumerate(translator.batches) if "short" in batch)
-    assert number < 4
+    collected(alone := Recording(), [f"x{i}" for i in range(BATCH_LINES)])
+    assert len(alone.batches) == 1
 
 
 @pytest.mark.parametrize("large", [["x" * 50_000], ["x"] * 500], ids=["long", "many"])
@@ -495,37 +424,31 @@ def test_a_cancelled_request_costs_nothing_more() -> None:
     asyncio.run(run())
 
 
+@contextmanager
+def start(run: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Yield the server as a process, ready to answer, and its port."""
+    port, deadline = free_port(), time.monotonic() + 60
+    command = [sys.executable, "-m", "seq2seq", "serve", str(run), "--port", str(port), *options]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as server:
+        # A soft limit that is too low for a thousand connections, which the server raises.
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (256, hard))
+        try:
+            while True:
+                with suppress(OSError):
+                    get(port, "/health")
+                    break
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            yield server, port
+        finally:
+            server.kill()
+
+
 @pytest.fixture(scope="module")
 def process(run: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Start the real server."""
     with start(run) as found:
         yield found
-
-
-class start:  # noqa: N801
-    """The server as a process, ready to answer."""
-
-    def __init__(self, run: Path, *options: str) -> None:
-        with closing(socket.socket()) as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        command = [sys.executable, "-m", "seq2seq", "serve", str(run), "--port", str(self.port)]
-        command += options
-        self.server = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-
-    def __enter__(self) -> tuple[subprocess.Popen[str], int]:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            try:
-                get(self.port, "/health")
-                return self.server, self.port
-            except OSError:
-                time.sleep(0.05)
-        raise TimeoutError
-
-    def __exit__(self, *_: object) -> None:
-        self.server.kill()
-        self.server.wait()
 
 
 def get(port: int, path: str, fields: Any = None, timeout: float = 60) -> Any:
@@ -547,21 +470,6 @@ def test_official_clients(process: tuple[Any, int], translator: Translator) -> N
     client = deepl.Translator("key", server_url=url)
     results = client.translate_text(LINES[:2], source_lang="EN", target_lang="DE")
     assert [result.text for result in results] == expected  # type: ignore[union-attr]
-
-
-def test_many_clients_get_their_own_answers(
-    process: tuple[Any, int], translator: Translator
-) -> None:
-    _, port = process
-    expected = dict(zip(LINES, translator.translate(LINES), strict=True))
-
-    def ask(i: int) -> bool:
-        texts = [LINES[(i + k) % len(LINES)] for k in range(1 + i % 5)]
-        answer = get(port, "/translate", {"q": texts, **PAIR})
-        return bool(answer["translatedText"] == [expected[text] for text in texts])
-
-    with ThreadPoolExecutor(40) as threads:
-        assert all(threads.map(ask, range(200)))
 
 
 def test_bad_clients_do_no_harm(process: tuple[Any, int]) -> None:
@@ -607,16 +515,7 @@ def metrics(port: int) -> str:
         return str(answer.read().decode())
 
 
-def test_a_deleted_run_is_still_served(run: Path, tmp_path: Path, translator: Translator) -> None:
-    copy = tmp_path / "run"
-    shutil.copytree(run, copy, symlinks=True)
-    with start(copy) as (_, port):
-        shutil.rmtree(copy)
-        answer = get(port, "/translate", {"q": LINES, **PAIR})
-        assert answer["translatedText"] == translator.translate(LINES)
-
-
-@pytest.mark.parametrize("proxies", [[], ["127.0.0.1"], ["10.0.0.0/8", "127.0.0.0/8"]])
+@pytest.mark.parametrize("proxies", [[], ["10.0.0.0/8", "127.0.0.0/8"]])
 def test_headers_of_named_proxies_are_trusted(run: Path, proxies: Sequence[str]) -> None:
     options = [f"--proxy={address}" for address in proxies]
     with start(run, "--rate", "2", *options) as (_, port), httpx.Client() as http:
@@ -633,12 +532,6 @@ def test_headers_of_named_proxies_are_trusted(run: Path, proxies: Sequence[str])
         others = 200 if proxies else 429
         found = [status(client) for client in ("9.9.9.1", "9.9.9.1", "9.9.9.1", "9.9.9.2")]
         assert found == [200, 200, 429, others]
-
-
-def test_a_proxy_is_an_address(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["serve", "a", "--proxy", "nginx"])
-    assert "argument --proxy: invalid ip_network value: 'nginx'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("change", ["kept", "deleted", "replaced"])
@@ -666,29 +559,6 @@ def test_a_glossary_uses_the_model_that_was_loaded(
         assert response.status_code == 503 and "restart the server" in response.json()["error"]
         assert f"{loaded} was changed or deleted while in use" in caplog.text
     assert http.post("/translate", json=q).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("hard", "expected"),
-    [(4096, [(4096, 4096)]), (resource.RLIM_INFINITY, [(10_240, resource.RLIM_INFINITY)])],
-)
-def test_the_limit_of_open_files_is_raised(
-    models: Models, hard: int, expected: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert limits_set(models, hard, monkeypatch) == expected
-    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
-    assert limits_set(models, hard, monkeypatch) == []
-
-
-def limits_set(models: Models, hard: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Start a server that stops at once, and return the limits of open files that it sets."""
-    found: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, hard))
-    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: found.append(limits))
-    monkeypatch.setattr(uvicorn.Server, "serve", lambda _: asyncio.sleep(0))
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    serve(server_of(models), "127.0.0.1", 5000, [])
-    return found
 
 
 def test_a_used_port_is_an_error(run: Path, process: tuple[Any, int]) -> None:

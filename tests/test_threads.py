@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import torch
 
 from seq2seq.cli import main
 from seq2seq.machine import threads
-from seq2seq.machine.threads import AdaptiveThreads, _used_by_others
+from seq2seq.machine.threads import AdaptiveThreads
 
 CPU = torch.device("cpu")
 
@@ -71,31 +69,6 @@ def test_the_limit_of_a_container_counts(
     assert threads.usable_cores() == 8
     threads.CPU_LIMIT.write_text(f"{limit}\n")
     assert threads.usable_cores() == expected
-
-
-def test_a_system_that_does_not_report_its_load_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(percpu: bool) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr("psutil.cpu_times", denied)
-    assert _used_by_others() == 0.0
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads are tied on Linux alone")
-def test_other_load_is_that_on_usable_cores(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    Times = namedtuple("Times", ["user", "nice", "system", "idle"])
-    full, nice = Times(10.0, 0.0, 0.0, 0.0), Times(0.0, 10.0, 0.0, 0.0)
-    # The second core is busy, the fourth with something nice; the others are not ours.
-    seconds = [full, Times(8.0, 0.0, 2.0, 0.0), full, nice]
-    monkeypatch.setattr("psutil.Process.nice", lambda _: 0)
-    monkeypatch.setattr("psutil.Process.cpu_times", lambda _: (1.0, 0.5, 0.0, 0.0))
-    monkeypatch.setattr("psutil.cpu_times", lambda percpu: seconds)
-    monkeypatch.setattr("psutil.Process.cpu_affinity", lambda _: [1, 3])
-    assert _used_by_others() == 8.5
-    monkeypatch.setattr("psutil.Process.nice", lambda _: 5)
-    assert _used_by_others() == 18.5  # to a nice process, others are not
 
 
 def test_threads_adapt_only_on_request_on_a_cpu_and_without_a_variable(

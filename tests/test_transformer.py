@@ -32,10 +32,7 @@ def all_logits(
 
 @pytest.mark.parametrize(
     ("config", "millions"),
-    [
-        (ModelConfig(), 63.1),
-        (ModelConfig(dim=1024, ffn_dim=4096, num_heads=16), 214.2),
-    ],
+    [(ModelConfig(), 63.1), (ModelConfig(dim=1024, ffn_dim=4096, num_heads=16), 214.2)],
     ids=["base", "big"],
 )
 def test_parameter_counts_of_the_paper(config: ModelConfig, millions: float) -> None:

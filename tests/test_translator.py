@@ -43,7 +43,6 @@ TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
 
 @pytest.fixture(params=["ctranslate2", "torch"])
 def engine(request: pytest.FixtureRequest) -> str:
-    """Return the name of an engine."""
     return str(request.param)
 
 
@@ -55,7 +54,6 @@ def searching_with(engine: str, translator: Translator) -> Translator:
 
 
 def search(translator: Translator, texts: Sequence[str], **options: Any) -> list[Hypothesis]:
-    """Return the best hypothesis of each text."""
     decoding = changed_decoding(translator.decoding, options)
     sources = [Source(pieces) for pieces in VOCABULARY.encode_pieces(texts)]
     results = translator.engines.engine_for(decoding).search(sources, decoding)
@@ -148,8 +146,7 @@ def test_long_lines_are_split_at_sentence_ends_and_joined(
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["the dog " * 60, "x" * 500, "狗喜欢小树。" * 50, "a, b; c. " * 70, "word " * 3 + "y" * 300],
+    "text", ["the dog " * 60, "x" * 500, "狗喜欢小树。" * 50, "a, b; c. " * 70]
 )
 def test_splitting_a_long_line_keeps_all_words(
     text: str, make_translator: Callable[..., Translator]
@@ -183,74 +180,56 @@ def test_a_model_directory_is_self_contained(
     assert {path.name for path in (run / "best").iterdir()} == names
 
 
-def test_unusable_model_directories_are_errors(
-    make_translator: Callable[..., Translator], tmp_path: Path
-) -> None:
-    translator = make_translator()
-    config = replace(Config(), model=only_model(translator).config)
-
-    def saved(name: str) -> Path:
-        (tmp_path / name).mkdir()
-        save_model(tmp_path / name, snapshot(only_model(translator)), translator.tokenizer, config)
-        return tmp_path / name
-
-    def message(folder: Path, checkpoint: str | None = None) -> str:
-        with pytest.raises(UserError) as error:
-            Translator.load(folder, checkpoint=checkpoint, device="cpu").translate(["tree"])
-        return str(error.value)
-
-    # A checkpoint must not be a path: it would select one model for all members of an ensemble.
-    path = str(saved("one"))
-    assert f"does not hold checkpoint {path!r}" in message(saved("other"), path)
-    other = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=320), [])
-    (saved("b") / "tokenizer.model").write_bytes(other.model)
-    assert "is not the one the model was trained with" in message(tmp_path / "b")
-    weights = saved("d") / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:500])
-    assert "model.safetensors is damaged or missing" in message(tmp_path / "d")
-    text = (saved("f") / "model.json").read_text()
-    (tmp_path / "f" / "model.json").write_text(text.replace('"format": 1', '"format": 99'))
-    assert "model format 99, but" in message(tmp_path / "f")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("model", "num_heads", 0), "model.num_heads=0 must be at least 1"),
-        (("model", "dim", 2**20), "in the model that the folder describes"),
-        (("model", "decoder_layers", 2), "in the model that the folder describes"),
-        (("model", "ffn_dim", 39), "in the model that the folder describes"),
-        (("model", "dim", "x"), "model.dim='x' should be a whole number"),
-    ],
-)
-def test_a_model_json_that_does_not_match_the_weights_is_an_error_before_memory_is_used(
-    make_translator: Callable[..., Translator], tmp_path: Path, change: Any, message: str
-) -> None:
-    """The directory has no checksums, such as a directory written by another program."""
+@pytest.fixture
+def folder(make_translator: Callable[..., Translator], tmp_path: Path) -> Path:
+    """Return a model directory without checksums, such as one written by another program."""
     translator = make_translator()
     config = replace(Config(), model=only_model(translator).config)
     save_model(tmp_path, snapshot(only_model(translator)), translator.tokenizer, config)
-    path = tmp_path / "model.json"
-    description = json.loads(path.read_text())
-    section, key, value = change
-    description["recipe"][section][key] = value
-    path.write_text(json.dumps(description))
+    return tmp_path
+
+
+def load_error(folder: Path, checkpoint: str | None = None) -> str:
     with pytest.raises(UserError) as error:
-        Translator.load(tmp_path, device="cpu").translate(["tree"])
-    assert message in str(error.value) and str(tmp_path) in str(error.value)
-    assert "\n" not in str(error.value)
+        Translator.load(folder, checkpoint=checkpoint, device="cpu").translate(["tree"])
+    return str(error.value)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}'])
-def test_an_invalid_model_json_is_an_error(tmp_path: Path, text: str) -> None:
-    (tmp_path / "model.json").write_text(text)
-    with pytest.raises(UserError, match="cannot be read"):
-        Translator.load(tmp_path, device="cpu")
+def test_unusable_model_directories_are_errors(folder: Path) -> None:
+    # A checkpoint must not be a path: it would select one model for all members of an ensemble.
+    assert f"does not hold checkpoint '{folder}'" in load_error(folder, str(folder))
+    description = (folder / "model.json").read_text()
+    (folder / "model.json").write_text(description.replace('"format": 1', '"format": 99'))
+    assert "model format 99, but" in load_error(folder)
+    (folder / "model.json").write_text("{")
+    assert "cannot be read" in load_error(folder)
+    (folder / "model.json").write_text(description)
+    other = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=320), [])
+    (folder / "tokenizer.model").write_bytes(other.model)
+    assert "is not the one the model was trained with" in load_error(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("num_heads", 0, "model.num_heads=0 must be at least 1"),
+        ("dim", 2**20, "in the model that the folder describes"),
+        ("decoder_layers", 2, "in the model that the folder describes"),
+    ],
+)
+def test_a_model_json_that_does_not_match_the_weights_is_an_error_before_memory_is_used(
+    folder: Path, key: str, value: int, message: str
+) -> None:
+    path = folder / "model.json"
+    description = json.loads(path.read_text())
+    description["recipe"]["model"][key] = value
+    path.write_text(json.dumps(description))
+    error = load_error(folder)
+    assert message in error and str(folder) in error and "\n" not in error
 
 
 @pytest.fixture
 def models(make_model: Callable[..., Transformer]) -> list[Transformer]:
-    """Return three models with different weights and two architectures."""
     models = [make_model(vocab_size=VOCABULARY.size, norm=norm) for norm in ("post", "pre", "post")]
     torch.manual_seed(5)
     for model in models:
@@ -261,7 +240,6 @@ def models(make_model: Callable[..., Transformer]) -> list[Transformer]:
 
 
 def translator_of(models: Sequence[Transformer], **decoding: Any) -> Translator:
-    """Return a translator with a model or an ensemble."""
     engines = Engines.of_model(models[0], TOKENIZER, Config())
     engines = replace(engines, configs=[Config()] * len(models), models=lambda: models)
     return Translator(engines, DecodingConfig(**{"max_extra": 8, "beam": 3, **decoding}))
@@ -317,16 +295,11 @@ def test_learned_positions_limit_the_translation(
     [
         ({"texts": "the dog"}, "texts must be a list"),
         ({"constraints": ["Hund"]}, "constraints needs a list of strings for each text"),
-        ({"references": ["der Hund"]}, "references needs a list of strings for each text"),
         ({"beem": 3}, "unknown key 'decoding.beem'; did you mean 'decoding.beam'?"),
         ({"beam": "wide"}, "beam='wide' should be a whole number"),
-        ({"beam": 0}, "beam=0 must be at least 1"),
         ({"nbest": 9}, "nbest=9 is larger than the beam of 4; increase beam"),
-        ({"nbest": 3, "beam": 1}, "nbest=3 is larger than the beam of 1"),
-        ({"nbest": 0}, "nbest=0 must be at least 1"),
         ({"sample": True, "constraints": [["a"]]}, "need beam search"),
         ({"temperature": 0.5}, "temperature=0.5 has no effect without decoding.sample"),
-        ({"temperature": -1.0, "sample": True}, "temperature=-1.0 must be"),
         ({"prefixes": ["der", "das"]}, "prefixes has length 2, but texts has length 1"),
     ],
 )

@@ -70,11 +70,7 @@ def passes(**variant: Any) -> list[Callable[[], Tensor]]:
     translating = drawn(Transformer(shape, 20)).train()
     writing = drawn(LanguageModel(shape, 20)).train()
     sorting = drawn(Classifier(shape, 20, 3)).train()
-    return [
-        lambda: translating(side, side),
-        lambda: writing(*text.inputs),
-        lambda: sorting(side),
-    ]
+    return [lambda: translating(side, side), lambda: writing(*text.inputs), lambda: sorting(side)]
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "swiglu"])
