@@ -35,9 +35,9 @@ from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.text.augment import copy
 from seq2seq.text.case import Recase, names, recase_outside, sentence_case, title_case, unusual_case
-from seq2seq.text.protect import SYMBOLS, compile_patterns, protect, protect_pair
+from seq2seq.text.protect import PLACEHOLDERS, compile_patterns, protect, protect_pair
 
-WITH_SYMBOLS = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=350), list(SYMBOLS))
+WITH_PLACEHOLDERS = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=350), list(PLACEHOLDERS))
 LINES = [
     "the dog https://a.org/x?y=1 likes %s a {name} tree",
     "<b>the red</b> house &amp; the <i>small</i> tree",
@@ -103,7 +103,7 @@ def test_the_first_pattern_wins_where_spans_overlap() -> None:
     assert pattern("printf", "tag=<b>").findall(text) == ["%s", "<b>"]
 
 
-@given(st.text(alphabet=st.sampled_from([*"ab %s{}<>&;~/", *SYMBOLS, "🎉"]), max_size=60))
+@given(st.text(alphabet=st.sampled_from([*"ab %s{}<>&;~/", *PLACEHOLDERS, "🎉"]), max_size=60))
 def test_a_protected_text_can_be_restored(text: str) -> None:
     protected = protect(text, pattern())
     assert protected.restore(protected.text) == text
@@ -125,7 +125,7 @@ def test_lost_and_repeated_symbols() -> None:
 
 def test_spans_of_both_sides_of_a_pair_become_placeholders() -> None:
     source, target = protect_pair("%s in %s at www.a.org", "%s bei www.b.org", pattern())
-    [symbol] = set(source) & set(SYMBOLS)
+    [symbol] = set(source) & set(PLACEHOLDERS)
     assert source == f"{symbol} in %s at www.a.org" and target == f"{symbol} bei www.b.org"
     source, target = protect_pair("from %1 to %2", "nach %2 von %1", pattern())
     assert target == f"nach {source[10]} von {source[5]}"
@@ -138,7 +138,7 @@ def test_copied_words_become_symbols() -> None:
         source, target = copy(
             ("LibreOffice Writer has text", "Text hat Writer LibreOffice"), random
         )
-        [symbol] = set(source) & set(SYMBOLS)
+        [symbol] = set(source) & set(PLACEHOLDERS)
         assert symbol in target and len({"Writer", "LibreOffice"} & set(target.split())) == 1
     assert copy(("a dog", "ein Hund"), random) == ("a dog", "ein Hund")
 
@@ -147,7 +147,7 @@ def test_copied_words_become_symbols() -> None:
 def protecting(
     request: pytest.FixtureRequest, make_model: Callable[..., Transformer]
 ) -> Translator:
-    vocabulary = WITH_SYMBOLS if request.param else VOCABULARY
+    vocabulary = WITH_PLACEHOLDERS if request.param else VOCABULARY
     model = make_model(vocab_size=vocabulary.size)
     engines = Engines.of_model(model, Tokenizer(vocabulary, vocabulary), Config())
     return Translator(engines, DecodingConfig(max_extra=8), protect=["all"])
@@ -171,7 +171,7 @@ def test_the_model_reads_the_spans_of_each_sentence(protecting: Translator) -> N
     text = f"A {' '.join(f'%{i}' for i in range(20))} dog. A {{name}} man. The <b> tree"
     line = encoded(protecting, text, paragraphs=True)
     read = [segment.read for segment in line.prepared.segments]
-    if not protecting.tokenizer.has_symbols:
+    if not protecting.tokenizer.has_placeholders:
         assert read[1:] == ["A {name} man.", "The <b> tree"]
     source, _ = protecting.tokenizer.translation_vocabularies
     assert [x.pieces for x in line.sources] == source.encode_pieces(read)
@@ -184,7 +184,7 @@ def test_a_line_of_spans_is_copied(protecting: Translator) -> None:
 
 def repaired(source: str, target: str, symbols: bool, attention: dict[int, int]) -> Candidate:
     """Repair a translation. attention: source piece of each target piece (else the first)."""
-    vocabulary = WITH_SYMBOLS if symbols else VOCABULARY
+    vocabulary = WITH_PLACEHOLDERS if symbols else VOCABULARY
     tokenizer = Tokenizer(vocabulary, vocabulary)
     pipeline = pipeline_of(PairsConfig(), tokenizer, protect=["all"])
     encoder = Encoder(tokenizer, pipeline, 99, 99)
@@ -206,9 +206,9 @@ def repaired(source: str, target: str, symbols: bool, attention: dict[int, int])
 
 def test_a_lost_span_is_inserted_where_the_model_attends_to_it() -> None:
     source = "the dog %s likes"
-    pieces = WITH_SYMBOLS.encode_pieces([protect(source, pattern()).text])[0]
-    symbol = next(i for i, piece in enumerate(pieces) if piece in SYMBOLS)
-    target = WITH_SYMBOLS.encode_pieces(["ein Mann sieht"])[0]
+    pieces = WITH_PLACEHOLDERS.encode_pieces([protect(source, pattern()).text])[0]
+    symbol = next(i for i, piece in enumerate(pieces) if piece in PLACEHOLDERS)
+    target = WITH_PLACEHOLDERS.encode_pieces(["ein Mann sieht"])[0]
     for word, expected in [("▁Mann", "ein %s Mann sieht"), ("▁sieht", "ein Mann %s sieht")]:
         hypothesis = repaired(source, "ein Mann sieht", True, {target.index(word): symbol})
         assert hypothesis.text == expected and hypothesis.num_repaired == 1
@@ -242,8 +242,8 @@ def test_prefixes_and_references_have_symbols(protecting: Translator) -> None:
     assert translation.text.startswith("ein %d")
     [reference] = translation.references
     assert reference.text == f"x {line}"
-    has_symbols = protecting.tokenizer.has_symbols
-    assert bool(set(reference.pieces) & set(SYMBOLS)) == has_symbols
+    has_placeholders = protecting.tokenizer.has_placeholders
+    assert bool(set(reference.pieces) & set(PLACEHOLDERS)) == has_placeholders
 
 
 @pytest.fixture
@@ -269,8 +269,8 @@ def test_training_and_translation_with_symbols(
         data.tokenizer.source.decode([row.tolist() for row in side]) for side in pairs
     )
     assert sum("%s" in text for text in [*sources, *targets]) == 0
-    assert sum(bool(set(text) & set(SYMBOLS)) for text in sources) > 100
-    assert len({symbol for text in sources for symbol in text if symbol in SYMBOLS}) == 16
+    assert sum(bool(set(text) & set(PLACEHOLDERS)) for text in sources) > 100
+    assert len({symbol for text in sources for symbol in text if symbol in PLACEHOLDERS}) == 16
     (corpus / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
     main(["translate", str(protected_run), str(corpus / "in.txt"), "--json"])
     objects = [json.loads(line) for line in capfd.readouterr().out.splitlines()]

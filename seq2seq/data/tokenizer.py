@@ -23,7 +23,7 @@ from seq2seq.data.vocabulary import (
 )
 from seq2seq.files import write_file
 from seq2seq.text.pipeline import Pipeline
-from seq2seq.text.protect import SYMBOLS, Spelling, compile_patterns
+from seq2seq.text.protect import PLACEHOLDERS, Spelling, compile_patterns
 
 SHARED_FILE = "tokenizer.model"
 SEPARATE_FILES = ("source.model", "target.model")
@@ -55,9 +55,11 @@ class Tokenizer:
         return source is target
 
     @property
-    def has_symbols(self) -> bool:
+    def has_placeholders(self) -> bool:
         """Whether both sides have the reserved symbols of protected spans."""
-        return all(x.knows(symbol) for x in self.translation_vocabularies for symbol in SYMBOLS)
+        return all(
+            x.knows(symbol) for x in self.translation_vocabularies for symbol in PLACEHOLDERS
+        )
 
     @property
     def translation_vocabularies(self) -> tuple[SentencePieces, SentencePieces]:
@@ -124,7 +126,7 @@ def pipeline_of(
     pieces = source.encode_pieces([f"a{space}a" for space in OTHER_SPACES])
     unknown = [any(piece.startswith("<0x") for piece in row) for row in pieces]
     return Pipeline(
-        Spelling(pattern, tokenizer.has_symbols),
+        Spelling(pattern, tokenizer.has_placeholders),
         language=config.source,
         tag=tag,
         spaces=dict.fromkeys(map(ord, compress(OTHER_SPACES, unknown)), " "),

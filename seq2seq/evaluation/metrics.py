@@ -110,7 +110,7 @@ def make_metric(key: str, *, tokenize: str = DEFAULT_TOKENIZER, lowercase: bool 
     if key == "ter":
         is_asian = tokenize in ASIAN
         return TER(normalized=is_asian, asian_support=is_asian, case_sensitive=not lowercase)
-    return CHRF(word_order=2 if key == "chrf++" else 0, lowercase=lowercase)
+    return CHRF(word_order={"chrf": 0, "chrf++": 2}[key], lowercase=lowercase)
 
 
 @sacrebleu_errors()

@@ -108,9 +108,10 @@ def write_model(
 
     shape = model.config
     activations = {"relu": Activation.RELU, "gelu": Activation.GELU}
+    activations |= dict.fromkeys(("silu", "swiglu"), Activation.SWISH)
     variant = {
         "pre_norm": shape.norm == "pre",
-        "activation": activations.get(shape.activation, Activation.SWISH),  # also for swiglu
+        "activation": activations[shape.activation],
         "ffn_glu": shape.activation == "swiglu",
         "rotary_dim": 0 if shape.positions == "rotary" else None,  # all dimensions of a head
         "rotary_interleave": False,

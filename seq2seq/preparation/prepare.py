@@ -35,7 +35,7 @@ from seq2seq.preparation.folder import WORK, finish_stage, load_or_prepare
 from seq2seq.preparation.text import prepare_text
 from seq2seq.terminal import ProgressBar
 from seq2seq.text.pipeline import training_pair
-from seq2seq.text.protect import SYMBOLS, compile_patterns, protect_pair
+from seq2seq.text.protect import PLACEHOLDERS, compile_patterns, protect_pair
 
 SPLITS = "train", "dev", "test"
 BATCH_SIZE = 2_000
@@ -80,7 +80,7 @@ def _pretrained(config: Config) -> Tokenizer | None:
                 f"data.train: tag={tag!r} is not a symbol of {models[0]}: train that model with "
                 "the tag in user_defined_symbols"
             )
-    if config.pairs.protect and not tokenizer.has_symbols:
+    if config.pairs.protect and not tokenizer.has_placeholders:
         raise UserError(
             f"data.protect needs reserved symbols, which {models[0]} lacks: leave data.protect "
             "out (`translate --protect` works without them)"
@@ -144,7 +144,7 @@ def _make_tokenizer(
 
     def trained(*sides: int) -> SentencePieces:
         pairs = (protect_pair(*pair, pattern) for pair in selection.sample(options.sample))
-        symbols = [*(_tags(config) if 0 in sides else []), *(SYMBOLS if pattern else [])]
+        symbols = [*(_tags(config) if 0 in sides else []), *(PLACEHOLDERS if pattern else [])]
         return train_vocabulary((pair[side] for pair in pairs for side in sides), options, symbols)
 
     if labels:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from numpy.random import Generator
 
-from seq2seq.text.protect import SYMBOLS
+from seq2seq.text.protect import PLACEHOLDERS
 
 Pair = tuple[str, str]
 Change = Callable[[Pair, Generator], Pair]
@@ -93,7 +93,7 @@ def copy(pair: Pair, random: Generator) -> Pair:
     source, target = pair
     once = [{word for word, n in Counter(_WORD.findall(x)).items() if n == 1} for x in pair]
     words = sorted(once[0] & once[1])
-    unused = [symbol for symbol in SYMBOLS if symbol not in source + target]
+    unused = [symbol for symbol in PLACEHOLDERS if symbol not in source + target]
     if not words or not unused:
         return pair
     word = re.compile(rf"(?<!\w){re.escape(words[random.integers(len(words))])}(?!\w)")

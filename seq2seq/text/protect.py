@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # not at run time: `seq2seq --help` does not wait for NumPy
     import numpy as np
     from numpy.typing import NDArray
 
-SYMBOLS = "".join(map(chr, range(0xE000, 0xE010)))
+PLACEHOLDERS = "".join(map(chr, range(0xE000, 0xE010)))
 """Placeholders, from Unicode's private use area."""
 _URL = r"[^\s<>\"'“”„»«]*[^\s<>\"'“”„»«.,;:!?)\]}]"
 _FOLDER = r"[\w.@%+~-]+/"
@@ -70,7 +70,7 @@ def compile_patterns(names: Sequence[str], where: str) -> re.Pattern[str] | None
             )
     if not parts:
         return None
-    return re.compile("|".join(f"(?:{part})" for part in (f"[{SYMBOLS}]", *parts)))
+    return re.compile("|".join(f"(?:{part})" for part in (f"[{PLACEHOLDERS}]", *parts)))
 
 
 def _own_pattern(pattern: str, where: str) -> str:
@@ -106,7 +106,7 @@ class ProtectedText(NamedTuple):
 
     def part(self, text: str, start: int, separator: str) -> ProtectedText:
         """Return a part of the text. start: number of spans before the part."""
-        count = sum(map(text.count, SYMBOLS)) if self.spans else 0
+        count = sum(map(text.count, PLACEHOLDERS)) if self.spans else 0
         return ProtectedText(text, self.spans[start : start + count], separator)
 
     def restore(self, text: str) -> str:
@@ -114,7 +114,7 @@ class ProtectedText(NamedTuple):
         spans: dict[str, deque[str]] = defaultdict(deque)
         for symbol, span in self.spans:
             spans[symbol].append(span)
-        return _SYMBOL.sub(lambda m: spans[m[0]].popleft() if spans[m[0]] else "", text)
+        return _PLACEHOLDER.sub(lambda m: spans[m[0]].popleft() if spans[m[0]] else "", text)
 
     def lost(self, text: str) -> list[int]:
         """Return the indices of the spans whose placeholder is missing in a text."""
@@ -139,7 +139,7 @@ class ProtectedText(NamedTuple):
         return pattern.sub(lambda m: symbols[m[0]].popleft() if symbols[m[0]] else m[0], text)
 
 
-_SYMBOL = re.compile(f"[{SYMBOLS}]")
+_PLACEHOLDER = re.compile(f"[{PLACEHOLDERS}]")
 
 
 def protect(
@@ -160,7 +160,7 @@ def protect(
         if not span or (only is not None and done[span] == only[span]):
             return span
         done[span] += 1
-        spans.append((SYMBOLS[(first + len(spans)) % len(SYMBOLS)], span))
+        spans.append((PLACEHOLDERS[(first + len(spans)) % len(PLACEHOLDERS)], span))
         return spans[-1][0]
 
     return ProtectedText(pattern.sub(replace, text), tuple(spans))
@@ -249,7 +249,7 @@ class Spelling:
     def _range(self, source: ProtectedText, read: str, index: int) -> tuple[int, int]:
         """Return start and end of a span in what the model reads, with a tag before the text."""
         text = source.text
-        place = [i for i, character in enumerate(text) if character in SYMBOLS][index]
+        place = [i for i, character in enumerate(text) if character in PLACEHOLDERS][index]
         start = len(read) - len(self.read(source, text))
         before, until = (len(self.read(source, text[:end])) for end in (place, place + 1))
         return start + before, start + until
