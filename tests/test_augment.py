@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seq2seq.data.augmentation import generators, uniform
-from seq2seq.data.training_data import Pairs, TrainingData
+from seq2seq.data.training_data import Pairs, PlannedUpdate, TrainingData
 from seq2seq.formats.model_directory import load_config
 from seq2seq.preparation.prepare import prepare
 from seq2seq.text.augment import CHANGES, NEIGHBOURS, join
@@ -189,3 +189,16 @@ def test_no_pair_becomes_longer_than_the_longest(recipe: Path) -> None:
     pairs = Pairs(config, prepare(config))
     rows = pairs.load(pairs.order(1, 0), np.arange(300), seed=1, epoch=0)
     assert max(max(map(len, row)) for row in rows) < pairs.longest
+
+
+def test_a_process_without_an_example_of_an_update(recipe: Path) -> None:
+    data = TrainingData(
+        pairs_of(recipe, "data.augment.typos=0.9"),
+        batch_tokens=100,
+        micro_batch_tokens=60,
+        seed=1,
+        process=1,
+        num_processes=2,
+    )
+    [batch] = data[PlannedUpdate(np.array([0]), 0, 0, next_epoch=1, next_offset=0)].batches
+    assert batch.num_labels == 0

@@ -243,3 +243,15 @@ def test_invalid_input_is_an_error(folder: Path, option: str, message: str) -> N
     with pytest.raises(UserError) as error:
         prepare(config_for(folder, option.replace("@", str(folder))))
     assert message.replace("@", str(folder)) in str(error.value)
+
+
+def test_a_held_out_split_shares_no_source_with_train(folder: Path) -> None:
+    again = [(en, de + " doch") for en, de in PAIRS[:20]]
+    write_pairs(folder, "train", PAIRS + again)
+    data = prepare(config_for(folder, "data.dev=null", "data.dev_size=7", "data.test_size=5"))
+    splits = {split: data.store(split).texts()[0] for split in ("dev", "test")}
+    train = {en for en, _ in train_pairs(data)}
+    assert len(splits["dev"]) == 7 and len(splits["test"]) == 5
+    assert not train & set(splits["dev"] + splits["test"])
+    assert not set(splits["dev"]) & set(splits["test"])
+    assert len(train) == 40 - 12

@@ -224,3 +224,39 @@ def test_the_search_is_that_of_the_recipe_and_no_folder_of_this_machine_is_named
     assert [target.pad_id] in search["bad_words_ids"]
     assert search["length_penalty"] == 1.0 and search["num_beams"] == 4
     assert str(tmp_path) not in (folder / "tokenizer_config.json").read_text()
+
+
+def test_an_export_is_fine_tuned_there_and_read_back(tmp_path: Path) -> None:
+    loaded = trained_model(steps=20)
+    model, tokenizer = load_there(exported(loaded, tmp_path, "huggingface"))
+    pairs = PAIRS[:32]
+    rows = [tokenizer(source, text_target=target) for source, target in pairs]
+    trainer = transformers.Seq2SeqTrainer(
+        model=model,
+        args=transformers.Seq2SeqTrainingArguments(
+            output_dir=str(tmp_path / "there"),
+            max_steps=1,
+            per_device_train_batch_size=32,
+            learning_rate=1e-3,
+            report_to=[],
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+        ),
+        train_dataset=rows,
+        data_collator=transformers.DataCollatorForSeq2Seq(tokenizer, model=model),
+        processing_class=tokenizer,
+    )
+
+    def loss(model: Any) -> float:
+        return -sum(map(sum, log_probs_there(model.eval(), tokenizer, pairs)))
+
+    before = loss(model)
+    trainer.train()
+    assert loss(model) < before
+    trainer.save_model(str(tmp_path / "tuned"))
+    # It trains Marian's table of positions too, but does not save it.
+    after = loss(load_there(tmp_path / "tuned")[0])
+    assert after < before
+    back = log_probs_here(load_model(tmp_path / "tuned", "cpu"), pairs)
+    assert -sum(map(sum, back)) == pytest.approx(after, abs=1e-2)

@@ -390,3 +390,32 @@ def test_too_many_skipped_updates_end_the_run(
     ) as error:
         run_recipe(recipe, tmp_path / "run", *NAN_OPTIONS, "training.max_skipped=3")
     assert str(error.value).endswith(f"is {tmp_path / 'run' / 'checkpoints' / 'step_6'}")
+
+
+def test_a_full_disk_loses_no_checkpoint(
+    recipe: Path, tmp_path: Path, steady: list[object]
+) -> None:
+    run = tmp_path / "disk"
+    run.mkdir()
+    mount = f"mount -t tmpfs -o size={{}} tmpfs {run}"
+    if subprocess.run(["unshare", "-Urm", "sh", "-c", mount.format("1m")]).returncode:
+        pytest.skip("this system lets no user mount a tmpfs")
+    line = " ".join(command(recipe, run))
+    shell = f"""
+        {mount.format("600k")} && {line}
+        echo code $?; ls -A {run} {run}/checkpoints
+        mount -o remount,size=100m {run} && {line} 2>&1
+        echo code $?; sha256sum {run}/last/model.safetensors
+    """
+    result = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", shell], env=ENVIRONMENT, capture_output=True, text=True
+    )
+    first, second = result.stdout.split("code 1\n")
+    assert not first and "Traceback" not in result.stderr
+    message = result.stderr.splitlines()[-1]
+    assert "could not be written: " in message and " MB left)" in message, message
+    assert "step_" in message.partition("the last checkpoint is ")[2], message
+    assert ".tmp" not in second and "step_" in second
+    assert "resuming" in second and "code 0" in second
+    sums: dict[str, str] = dict(entry for entry in steady if isinstance(entry, tuple))
+    assert second.split("code 0\n")[1].startswith(sums["last/model.safetensors"])

@@ -8,6 +8,7 @@ import logging
 import os
 import pkgutil
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +32,7 @@ from seq2seq.preparation import corpora
 from seq2seq.preparation import prepare as prepare_module
 from seq2seq.preparation.chunks import Selection
 from seq2seq.preparation.corpora import HubDataset, open_corpus
+from seq2seq.preparation.folder import WORK
 from seq2seq.preparation.prepare import encode_pairs, prepare
 
 SMALL = 25
@@ -341,3 +343,34 @@ def test_corpora_with_tags_over_several_chunks(corpus: Path) -> None:
     assert news == sorted(news, reverse=True) and facts["read"] == 260
     tagged = [text.startswith("news") for text in data.store("dev").texts()[0]]
     assert data.store("dev").tag == "<news>" and news.count(True) + tagged.count(True) == 60
+
+
+def test_sources_of_excluded_corpora_are_dropped(corpus: Path) -> None:
+    for language in ("en", "de"):
+        lines = (corpus / f"train.{language}").read_text().splitlines(keepends=True)
+        (corpus / f"known.{language}").write_text("".join(lines[40:47]))
+    config_for(corpus, "")
+    options = [f"data.exclude={corpus}/known", "data.clean.overlap=false"]
+    data = prepare(load_config(corpus / "recipe.yaml", [*options, f"data.store={corpus}/store"]))
+    assert data.facts("train")["dropped"]["overlap"] == 7
+
+
+def test_an_interruption_of_the_last_step_loses_no_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = shutil.rmtree
+
+    def interrupted(folder: Path, *, ignore_errors: bool) -> None:
+        if folder.name == WORK:
+            next((folder / "corpora").iterdir()).unlink()
+            raise KeyboardInterrupt
+        remove(folder, ignore_errors=ignore_errors)
+
+    open_instead(monkeypatch, house_rows)
+    config = hub_config(tmp_path)
+    whole = prepare(config).facts("train")["pairs"]
+    shutil.rmtree(config.data.store)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("seq2seq.preparation.folder.shutil.rmtree", interrupted)
+        prepare(config)
+    assert prepare(config).facts("train")["pairs"] == whole

@@ -18,7 +18,7 @@ from unittest.mock import patch
 import pytest
 from commands import ENVIRONMENT
 from conftest import records, write_recipe
-from forked import exit_code, fork_several, in_processes, seq2seq
+from forked import exit_code, fork_several, free_port, in_processes, seq2seq
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from seq2seq.cli import main
@@ -303,3 +303,26 @@ def test_machines_with_different_files_are_refused(
     assert in_processes(2, work, log) == [1, 1]
     assert log.read_text().count(message) == 2  # on each machine
     assert {path.name for path in tmp_path.glob("runs/*/*")} <= {".lock"}
+
+
+def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
+    """Two launches on this machine with the launch configuration of the repository."""
+    example = Path(__file__).parent.parent / "recipes/wmt14_en_de/accelerate/two_machines.yaml"
+    options = [*OPTIONS, "training.max_steps=4"]
+
+    port, logs = free_port(), [tmp_path / f"log{rank}" for rank in range(2)]
+    machines = []
+    for rank, log in enumerate(logs):
+        command = (
+            f"-m accelerate.commands.launch --config_file {example} --num_processes 2 "
+            f"--main_process_ip 127.0.0.1 --main_process_port {port} --machine_rank {rank} "
+            f"-m seq2seq train {recipe} name=both"
+        )
+        with log.open("w") as errors:
+            machine = [sys.executable, *command.split(), *options]
+            machines.append(subprocess.Popen(machine, env=ENVIRONMENT, cwd=tmp_path, stderr=errors))
+    codes = [machine.wait(timeout=120) for machine in machines]
+    assert codes == [0, 0], [log.read_text() for log in logs]
+    assert "(processes: 2, " in logs[0].read_text()
+    train(load_config(recipe, options), tmp_path / "one", validator)
+    assert_same_course(tmp_path / "runs" / "both", tmp_path / "one", rel=1e-5, count=2 + 1)

@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.error
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -566,3 +567,28 @@ def test_a_used_port_is_an_error(run: Path, process: tuple[Any, int]) -> None:
     command = [sys.executable, "-m", "seq2seq", "serve", str(run), "--port", str(port)]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and f"cannot listen on 127.0.0.1, port {port}" in done.stderr
+
+
+def test_many_clients_get_their_own_answers(
+    process: tuple[Any, int], translator: Translator
+) -> None:
+    _, port = process
+    expected = dict(zip(LINES, translator.translate(LINES), strict=True))
+
+    def ask(i: int) -> bool:
+        texts = [LINES[(i + k) % len(LINES)] for k in range(1 + i % 5)]
+        answer = get(port, "/translate", {"q": texts, **PAIR})
+        return bool(answer["translatedText"] == [expected[text] for text in texts])
+
+    with ThreadPoolExecutor(40) as threads:
+        assert all(threads.map(ask, range(200)))
+
+
+def test_a_list_is_one_batch_and_a_long_one_does_not_hold_up_others() -> None:
+    translator = Recording()
+    collected(translator, [f"x{i}" for i in range(BATCH_LINES)])
+    assert len(translator.batches) == 1
+    translator = Recording()
+    collected(translator, ["first"], ["second"], [f"x{i}" for i in range(1000)], ["short"])
+    number = next(i for i, batch in enumerate(translator.batches) if "short" in batch)
+    assert number < 4
