@@ -15,6 +15,15 @@ from seq2seq.data.store import Ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Vocabulary
 
+TOKENS_ROUND = 128
+"""The number of tokens is a multiple of this, so that few shapes occur: for a new shape, oneDNN
+compiles a kernel, which takes longer than running it."""
+ROW_LEN = 48
+"""Approximate length of the rows of attention, unless a sentence is longer. Shorter rows have more
+overhead; longer rows are masked to a larger part."""
+LENGTH_ROUND = 32
+"""The length of a row is a multiple of this, so that few shapes occur."""
+
 Indices = NDArray[np.int64]
 """Indices of sentences: in the training data or in a list."""
 Lens = NDArray[np.integer]
@@ -72,7 +81,7 @@ def micro_batches(*input_lens: Lens, max_tokens: int) -> list[Indices]:
     Sentences are sorted by length and assigned round-robin to the smallest number of micro-batches
     in which no input has more than `max_tokens` tokens, except for a single longer sentence. So a
     micro-batch has sentences of all lengths: short ones fill the rows of attention
-    (`packing.row_lens`) that long ones leave partly empty.
+    (`row_lens`) that long ones leave partly empty.
     input_lens: for each input of the model, the number of tokens of each sentence.
     """
     lens = np.stack(input_lens)
@@ -100,16 +109,6 @@ def worst_case_lens(longest: int, max_tokens: int) -> list[int]:
     lens = [longest] + [other] * max(0, (max_tokens - longest) // other)
     rest = max_tokens - sum(lens)
     return [*lens, rest] if rest > 0 else lens
-
-
-TOKENS_ROUND = 128
-"""The number of tokens is a multiple of this, so that few shapes occur: for a new shape, oneDNN
-compiles a kernel, which takes longer than running it."""
-ROW_LEN = 48
-"""Approximate length of the rows of attention, unless a sentence is longer. Shorter rows have more
-overhead; longer rows are masked to a larger part."""
-LENGTH_ROUND = 32
-"""The length of a row is a multiple of this, so that few shapes occur."""
 
 
 @dataclass(frozen=True, eq=False)

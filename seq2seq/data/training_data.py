@@ -38,6 +38,8 @@ from seq2seq.data.store import Ids, PreparedData
 from seq2seq.data.vocabulary import Vocabulary
 from seq2seq.errors import UserError
 
+T = TypeVar("T")
+
 IdsPair = tuple[Ids, Ids]
 """Source and target ids, without special symbols."""
 
@@ -228,9 +230,6 @@ def examples_of(config: Config, data: PreparedData) -> Examples:
     """Return the training examples of a recipe's task."""
     kinds = {"language_model": ContextWindows, "classification": LabelledTexts}
     return kinds.get(config.task, Pairs)(config, data)
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

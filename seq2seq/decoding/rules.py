@@ -16,6 +16,9 @@ from seq2seq.decoding.search import BeamState, Rule
 from seq2seq.decoding.terms import Term, is_word
 from seq2seq.machine.devices import to_device
 
+MIN_TEMPERATURE = 1e-6
+"""Lower temperatures select the most probable token: divided by them, logits would overflow."""
+
 
 @dataclass(frozen=True)
 class MinLength:
@@ -167,10 +170,6 @@ def _overlap(path: list[int], tokens: Sequence[int]) -> int:
     """Return the length of the longest proper prefix of `tokens` at the end of `path`."""
     counts = range(min(len(tokens) - 1, len(path)), 0, -1)
     return next((n for n in counts if path[-n:] == list(tokens[:n])), 0)
-
-
-MIN_TEMPERATURE = 1e-6
-"""Lower temperatures select the most probable token: divided by them, logits would overflow."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,10 @@ from typing import Any
 
 from seq2seq.text.protect import ProtectedText
 
+_WHITE_SPACE = re.compile(r"[^\S\r\n]")
+_SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
+_SPACE = re.compile(r"\s+")
+
 _RANGES = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
     r"\u4e00-\u9fff\uf900-\ufaff"
@@ -55,11 +59,6 @@ def is_foreign(text: str, language: str) -> bool:
     """Return whether py3langid confidently assigns a text to another language."""
     identified, probability = language_identifier().classify(text)
     return identified != language and probability >= MIN_CONFIDENCE
-
-
-_WHITE_SPACE = re.compile(r"[^\S\r\n]")
-_SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
-_SPACE = re.compile(r"\s+")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,9 @@ from torch.nn import functional as F
 from seq2seq.config import TrainingConfig
 from seq2seq.model.transformer import num_matrices
 
+FUSED_ADAM_DEVICES = ("cpu", "cuda", "meta")
+"""Devices on which torch's fused Adam supports `found_inf`; others, such as MPS, ignore it."""
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic Newton-Schulz iteration that moves singular values towards 1."""
 NUM_ITERATIONS = 5
@@ -100,10 +103,6 @@ def orthogonalize(matrices: Tensor) -> Tensor:
         gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
-
-
-FUSED_ADAM_DEVICES = ("cpu", "cuda", "meta")
-"""Devices on which torch's fused Adam supports `found_inf`; others, such as MPS, ignore it."""
 
 
 def build_optimizers(
