@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -18,6 +19,8 @@ from filelock import FileLock, Timeout
 
 from seq2seq.errors import UserError, named_output
 
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+"""Error numbers of a file system without locks."""
 SUMS_FILE = "SHA256SUMS"
 """Checksums of the files of a folder, in the format of `sha256sum --check`."""
 
@@ -132,7 +135,7 @@ def replace_folder(folder: Path, draft: Path) -> None:
 
 
 def try_lock(lock: FileLock) -> bool:
-    """Try to acquire a lock; return success. Warns and returns True if that is not possible."""
+    """Try to acquire a lock; return success. Warns and returns True if locks are unsupported."""
     file = Path(lock.lock_file)
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -140,6 +143,8 @@ def try_lock(lock: FileLock) -> bool:
     except Timeout:
         return False
     except (OSError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno not in NO_LOCKS:
+            raise
         logger.warning("cannot lock %s (%s): do not run a second command there", file, error)
     return True
 

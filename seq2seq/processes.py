@@ -178,8 +178,9 @@ def _require_data_parallel() -> None:
     requested = [name for name in UNSUPPORTED if parse_flag_from_env(f"ACCELERATE_USE_{name}")]
     if requested:
         raise UserError(
-            f"seq2seq does not support {', '.join(requested)}: it copies the model to all devices; "
-            "launch with --multi_gpu --mixed_precision no, without other flags"
+            f"seq2seq does not support {', '.join(requested)}: it copies the model to all devices. "
+            "Launch with --multi_gpu --mixed_precision no, without other flags (or set "
+            "distributed_type: MULTI_GPU and mixed_precision: 'no' in your accelerate config)"
         )
 
 

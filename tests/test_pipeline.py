@@ -93,3 +93,23 @@ def test_training_pairs_have_placeholders_and_a_tag() -> None:
     source, target = training_pair("a %s", "%s b", PATTERN, "<x>")
     assert source == f"<x> a {target[0]}" and target[1:] == " b"
     assert training_pair("a %s", "b", None, None) == ("a %s", "b")
+
+
+def test_capitals_are_counted_as_they_are_read() -> None:
+    """A sentence is split by the length of what the model reads, in sentence case."""
+
+    def as_read(texts: Sequence[ProtectedText]) -> list[int]:
+        read = [way.stages()[0].before(text)[0][0].text for text in texts]
+        return [len(text) + 20 * text.startswith("The") for text in read]
+
+    way = pipeline()
+    stages = way.stages(sentences=Sentences("en", 30, as_read))
+    prepared = way.before("THE DOG SEES A MAN", stages)
+    assert len(prepared.segments) > 1
+    assert prepared.after([x.read for x in prepared.segments]).upper() == "THE DOG SEES A MAN"
+
+
+def test_spans_keep_their_case() -> None:
+    prepared = pipeline().before("PRESS THE BUTTON", pipeline().stages())
+    assert prepared.after(["Drücken &amp; http://a.b/c."]) == "DRÜCKEN &amp; http://a.b/c."
+    assert prepared.given("DIE DATEI https://A.b/c") == "Die datei https://A.b/c"

@@ -77,9 +77,11 @@ def _explain(error: RuntimeError | MemoryError) -> str | None:
             "recipe training.micro_batch_tokens, decoding.batch_tokens or the model's size"
         )
     rank = os.environ.get("RANK")
-    if rank and (peer_is_lost(error) or "Timed out waiting" in str(error)):
+    if rank and peer_is_lost(error):
+        return f"process {rank} ends because another process ended"
+    if rank and "Timed out waiting" in str(error):
         return (
-            f"process {rank} ends because another process ended or hangs, or the network failed; "
-            "run the same command again to resume"
+            f"error: process {rank} timed out waiting for another one: a machine or the network "
+            "failed, or a process hangs. Run the same command again to resume"
         )
     return None

@@ -6,6 +6,7 @@ torch and the rest of the package are imported inside the commands to keep --hel
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import logging
 import secrets
@@ -386,6 +387,6 @@ def _require_writable_output(options: argparse.Namespace) -> None:
     for name, value in vars(options).items():
         values = value if isinstance(value, list) else [value]
         inputs += [path for path in values if isinstance(path, Path) and name != "output"]
-    if data := getattr(options, "data", None):
-        inputs += Path(data).parent.glob(f"{Path(data).name}*")
+    prefix = Path(getattr(options, "data", None) or "/")
+    inputs += prefix.parent.glob(f"{glob.escape(prefix.name)}*") if prefix.name else ()
     require_writable(options.output, inputs)

@@ -45,7 +45,7 @@ class Hypothesis(NamedTuple):
     """SentencePiece pieces without the end symbol."""
     log_prob: float | None = None
     """Sum of the log-probabilities of the pieces and the end symbol, in nats; None if the search
-    does not know it."""
+    does not know it. CTranslate2's is for ranking only: it is not exact enough for output."""
 
 
 class Engine(ABC):

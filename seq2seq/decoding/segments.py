@@ -26,7 +26,7 @@ from seq2seq.decoding.terms import Term
 from seq2seq.decoding.translation import END, Candidate, Options, Request, Translation
 from seq2seq.errors import UserError
 from seq2seq.text.language import Sentences
-from seq2seq.text.pipeline import Pipeline, Prepared, Segment
+from seq2seq.text.pipeline import Pipeline, Prepared, Segment, Stage
 from seq2seq.text.protect import ProtectedText
 
 logger = logging.getLogger(__name__)
@@ -78,8 +78,9 @@ class Encoder:
         stages = partial(self.pipeline.stages, recase=recase)
         if glossary:
             stages = partial(stages, terms=glossary.case_sensitive)
+        count = partial(self._count, stages())
         usual = stages(sentences=Sentences(language) if options.paragraphs else None)
-        short = stages(sentences=Sentences(language, self.max_len, self._count))
+        short = stages(sentences=Sentences(language, self.max_len, count))
         prepared = [self.pipeline.before(request.text, usual) for request in requests]
         # A call for each text would be a hundred times as slow.
         rows = iter(self._pieces(chain.from_iterable(x.segments for x in prepared)))
@@ -99,15 +100,17 @@ class Encoder:
     def _pieces(self, segments: Iterable[Segment]) -> list[list[str]]:
         return self.source.encode_pieces([segment.read for segment in segments])
 
-    def _count(self, texts: Sequence[ProtectedText]) -> list[int]:
-        """Return the number of tokens that the model reads for each text."""
+    def _count(self, stages: Sequence[Stage], texts: Sequence[ProtectedText]) -> list[int]:
+        """Return the number of tokens that the model reads for each text after some stages."""
+        for stage in stages:
+            texts = [part for text in texts for part in stage.before(text)[0]]
         return [len(row) for row in self.source.encode_pieces(list(map(self.pipeline.read, texts)))]
 
     def _encode(
         self, request: Request, text: Prepared, pieces: Sequence[list[str]], options: Options
     ) -> EncodedRequest:
         if len(pieces) > 1:
-            self._warn_of_parts(request, len(pieces), options)
+            self._check_parts(request, len(pieces), options)
         references = self._references(request, text)
         if not any(pieces):
             return EncodedRequest(request, text._replace(segments=()), references=references)
@@ -139,7 +142,7 @@ class Encoder:
             for row, reference in zip(rows, texts, strict=True)
         ]
 
-    def _warn_of_parts(self, request: Request, count: int, options: Options) -> None:
+    def _check_parts(self, request: Request, count: int, options: Options) -> None:
         problem = (
             f"a line of {len(request.text)} characters exceeds the maximum source length of "
             f"{self.max_len} tokens"
@@ -250,7 +253,8 @@ class Decoder:
             return list(written)
         aligned, words = list(written), self.options.words
         num_tags = len(words.findall(self.pipeline.tag or ""))
-        chosen = {i: self._as_read(x) for i, x in enumerate(written) if x.pieces}
+        read = map(self._as_read, written)
+        chosen = {i: x for i, x in enumerate(read) if x.pieces}
         attention = self._attention(chosen.values())
         for (i, x), weights in zip(chosen.items(), attention, strict=True):
             text = x.segment.text
@@ -299,15 +303,16 @@ class Decoder:
             copied = Candidate(prepared.after([]), log_prob=0.0, score=0.0)
             return Translation(request, [copied], scored, spans=spans)
         ranks = list(zip(*nbest, strict=False))
-        if len(ranks) > 1:  # samples are in the order in which they were drawn
+        if len(ranks) > 1:  # samples are in the order in which they were drawn: sort them, too
             ranks.sort(key=lambda parts: -sum(map(self._score, parts)))
+        scores = self.options.scores or self.options.tokens
         terms = {term for source in sources if source.terms for term in source.terms}
         plain = prepared.joined([x.text for x in ranks[0]]) if terms else ""
         return Translation(
             request,
-            [self._candidate(prepared, parts, scores=self.options.scores) for parts in ranks],
+            [self._candidate(prepared, parts, scores=scores) for parts in ranks],
             scored,
-            repeats=any(repeats_itself(x.source, x.pieces) for x in ranks[0]),
+            repeats=any(repeats_itself(x.source, self._as_read(x).pieces) for x in ranks[0]),
             terms=len(terms),
             terms_kept=sum(term.kept(plain) for term in terms),
             spans=spans,

@@ -27,7 +27,7 @@ from seq2seq.files import (
     write_file,
 )
 
-STORE_FORMAT = 9
+STORE_FORMAT = 10
 """Version of the format. Raise it if prepared data or unfinished work change format."""
 WORK = "work"
 """Subfolder for finished stages of an unfinished preparation."""

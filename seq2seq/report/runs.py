@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,11 +111,16 @@ def read_run(path: Path) -> RunRecord:
 
 def find_runs(*folders: Path) -> list[RunRecord]:
     """Return all runs in folders and their subfolders, sorted by path. A folder may be a run."""
+    records = []
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder: name a run directory, or a folder of runs")
-    found = [file for folder in folders for file in sorted(folder.rglob(STARTS_FILE))]
-    return [read_run(file.parent) for file in found]
+        for name, subfolders, files in os.walk(folder):
+            subfolders[:] = sorted(path for path in subfolders if not path.startswith("."))
+            if STARTS_FILE in files:
+                subfolders.clear()
+                records.append(read_run(Path(name)))
+    return records
 
 
 def is_locked(run: Path) -> bool:
@@ -170,7 +176,12 @@ def runs_text(records: Sequence[RunRecord]) -> str:
     """Return a table with a line for each run."""
     rows = [["run", *COLUMNS, "keys that differ from the first run of the task"]]
     for run, changed in zip(records, differences(records), strict=True):
-        listed = " ".join(f"{key}={json.dumps(x):.40}" for key, x in (changed or {}).items())
+        listed = " ".join(f"{key}={_brief(value)}" for key, value in (changed or {}).items())
         recipe = run.problem or listed or ("(first run)" if changed is None else "none")
         rows.append([str(run.path), *run.cells(), recipe])
     return "\n".join(aligned(rows, left={0, 1, 2, 4, 6}))
+
+
+def _brief(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -30,24 +30,30 @@ class SentenceCase:
     """Whether the vocabulary has a word."""
     terms: Callable[[str], Ranges] = lambda text: ()
     """Returns the ranges of case-sensitive terms in a text; they keep their capitals."""
+    pattern: re.Pattern[str] | None = None
+    """Pattern of protected spans, which are never changed."""
 
     def before(self, text: ProtectedText) -> tuple[list[ProtectedText], Recase | None]:
         """Return the text in sentence case, and what puts the translation in the text's case."""
         if case := unusual_case(text.text):
-            text = text._replace(text=self._lower(text.text, case))
+            keep = [*names(text.text, case, self.knows), *self.terms(text.text)]
+            text = text._replace(text=sentence_case(text.text, keep))
         return [text], case
 
-    def _lower(self, text: str, case: Recase) -> str:
-        return sentence_case(text, [*names(text, case, self.knows), *self.terms(text)])
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        return [match.span() for match in self.pattern.finditer(text)] if self.pattern else []
 
     def given(self, text: str, case: Recase | None) -> str:
         """Return a given translation in sentence case if it is in the case of its source."""
-        return self._lower(text, case) if case and case(text) == text else text
+        spans = self._spans(text)
+        if case and recase_outside(text, case, spans) == text:
+            text = sentence_case(text, [*names(text, case, self.knows), *spans])
+        return text
 
     def after(self, texts: Sequence[str], case: Recase | None) -> str:
         """Return the translation in the case of the text."""
         [text] = texts
-        return case(text) if case else text
+        return recase_outside(text, case, self._spans(text)) if case else text
 
 
 def title_case(text: str) -> str:

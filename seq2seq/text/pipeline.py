@@ -30,7 +30,7 @@ class Stage(Protocol):
 
 
 class Undo(NamedTuple):
-    """A stage, what it did with a text, and what the next stage did with each part."""
+    """A stage, its state for a text, and the `Undo` of the next stage for each part."""
 
     stage: Stage
     state: Any
@@ -112,7 +112,7 @@ class Pipeline:
         sentences: Sentences | None = None,
     ) -> list[Stage]:
         """Return the stages for a search with these options. terms: see `SentenceCase`."""
-        case = [SentenceCase(self.knows, terms)] if recase else []
+        case = [SentenceCase(self.knows, terms, self.spelling.pattern)] if recase else []
         return [*case, sentences, *case] if sentences else [*case]
 
     def before(self, text: str, stages: Sequence[Stage]) -> Prepared:

@@ -73,7 +73,11 @@ def drop_metrics_after(run: Path, **last_steps: int) -> None:
     last_steps: last update that the run does not make again, by kind of metrics.
     """
     if (path := run / METRICS_FILE).exists():
-        known = [each for each in read_metrics(run) if each["step"] <= last_steps[each["kind"]]]
+        known = [
+            each
+            for each in read_metrics(run)
+            if each["step"] <= last_steps.get(each["kind"], last_steps["train"])
+        ]
         write_file(path, "".join(map(_json_line, known)))
 
 
