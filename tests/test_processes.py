@@ -264,7 +264,7 @@ def test_a_hanging_process_is_a_timeout(recipe: Path, tmp_path: Path) -> None:
         main(["train", str(recipe), *OPTIONS, "--run", str(tmp_path / "run")])
 
     assert in_processes(2, work, log) == [1, 9]
-    assert "process 0 ends because another process ended or hangs" in log.read_text()
+    assert "error: process 0 timed out waiting for another" in log.read_text()
     assert "Timed out waiting" not in log.read_text()
 
 
