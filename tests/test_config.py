@@ -158,3 +158,4 @@ def test_removed_keys_of_older_models_may_be_0() -> None:
     tree["data"]["augment"]["upper"] = 0.1
     with pytest.raises(UserError, match=r"unknown key 'data\.augment\.upper'"):
         config_of(tree, "x")
+    assert config_of(tree, "x", trained=True) == Config()

@@ -10,7 +10,6 @@ from seq2seq.config.data import (
     TextConfig,
 )
 from seq2seq.config.recipe import (
-    REMOVED,
     attribute_docs,
     check_name,
     commented_yaml,

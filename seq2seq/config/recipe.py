@@ -138,7 +138,7 @@ def _check_text(data: TextConfig) -> None:
 
 
 REMOVED = ("upper", "title", "no_end")
-"""Former keys of `data.augment`. In the recipe of an older model they may be 0."""
+"""Former keys of `data.augment`. In a recipe they must be 0; they do not matter after training."""
 
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -173,14 +173,21 @@ def resolve(tree: dict[str, Any], where: str) -> Config:
     return config
 
 
-def config_of(tree: dict[str, Any], where: str) -> Config:
-    """Return a recipe with its task's defaults. Raises UserError for a wrong key or value."""
+def config_of(tree: dict[str, Any], where: str, *, trained: bool = False) -> Config:
+    """Return a recipe with its task's defaults. Raises UserError for a wrong key or value.
+
+    trained: whether it is the recipe of a trained model, which may be older.
+    """
     name = tree.get("task", "translation")
     if name not in list(TASKS):
         raise UserError(f"{where}: task={short(name)} must be one of: {', '.join(TASKS)}")
     data = tree.get("data")
     if isinstance(data, dict) and isinstance(changes := data.get("augment"), dict):
-        kept = {key: rate for key, rate in changes.items() if key not in REMOVED or rate}
+        kept = {
+            key: rate
+            for key, rate in changes.items()
+            if key not in REMOVED or not (trained or rate == 0)
+        }
         tree = tree | {"data": data | {"augment": kept}}
     return from_tree(TASKS[name].defaults, tree, where)
 

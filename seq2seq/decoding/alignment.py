@@ -71,7 +71,7 @@ def join_alignments(
     alignments: Sequence[Sequence[tuple[int, int]]],
     words: re.Pattern[str],
 ) -> list[tuple[int, int]]:
-    """Return the word alignment of a text, from those of its parts."""
+    """Return the word alignment of a text, joined from the alignments of its parts."""
     if len(alignments) == 1:
         return list(alignments[0])
     _, first_sources = join_texts(separators, sources, words)

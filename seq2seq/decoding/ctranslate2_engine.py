@@ -129,9 +129,7 @@ class CTranslate2Engine(Engine):
                 [repeated] = self._submit([source], decoding, decoding.beam)
                 result = repeated.result()
             is_known = longest < limit and not source.prefix and not _has_rules(decoding)
-            scores = (
-                result.scores if is_known and result.scores else [None] * len(result.hypotheses)
-            )
+            scores = result.scores if is_known else ()
             yield [
                 Hypothesis(
                     pieces,

@@ -54,7 +54,7 @@ class Engine(ABC):
     batch_tokens = 16_384
     """Default of `decoding.batch_tokens`."""
     has_exact_scores = True
-    """Whether the log-probabilities of the search equal those of `log_probs`."""
+    """Whether the search returns the same log-probabilities as `log_probs`."""
 
     def __init__(self, tokenizer: Tokenizer, max_target_len: int, name: str) -> None:
         """max_target_len: number of positions of the model. name: name of the model in errors."""
@@ -121,18 +121,14 @@ class Engine(ABC):
             if x.log_prob is None
         ]
         sums = map(sum, self.log_probs(unknown, decoding))
-
-        def score(hypothesis: Hypothesis) -> float:
-            assert hypothesis.log_prob is not None
-            return hypothesis.log_prob / length_penalty(decoding, len(hypothesis.pieces) + 1)
-
         ranked = []
         for hypotheses in found:
             if len(hypotheses) > 1:
                 scored = [
                     x._replace(log_prob=next(sums)) if x.log_prob is None else x for x in hypotheses
                 ]
-                hypotheses = self._distinct(sorted(scored, key=score, reverse=True), nbest)
+                scored.sort(key=lambda x: -score_of(decoding, x.log_prob, x.pieces))
+                hypotheses = self._distinct(scored, nbest)
             ranked.append(hypotheses)
         return ranked
 
@@ -186,6 +182,12 @@ class Engine(ABC):
         for text, hypothesis in zip(texts, ranked, strict=True):
             first.setdefault(text, hypothesis)
         return list(first.values())[:nbest]
+
+
+def score_of(decoding: DecodingConfig, log_prob: float | None, pieces: Sequence[str]) -> float:
+    """Return a known log-probability divided by the length penalty."""
+    assert log_prob is not None
+    return log_prob / length_penalty(decoding, len(pieces) + 1)
 
 
 def length_penalty(decoding: DecodingConfig, length: int) -> float:

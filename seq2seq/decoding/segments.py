@@ -21,7 +21,7 @@ from seq2seq.decoding.alignment import (
     piece_words,
     repeats_itself,
 )
-from seq2seq.decoding.engine import Engine, Hypothesis, Source, length_penalty
+from seq2seq.decoding.engine import Engine, Hypothesis, Source, score_of
 from seq2seq.decoding.terms import Term
 from seq2seq.decoding.translation import END, Candidate, Options, Request, Translation
 from seq2seq.errors import UserError
@@ -304,9 +304,9 @@ class Decoder:
             return Translation(request, [copied], scored, spans=spans)
         ranks = list(zip(*nbest, strict=False))
         if len(ranks) > 1:  # samples are in the order in which they were drawn: sort them, too
-            ranks.sort(key=lambda parts: -sum(map(self._score, parts)))
+            ranks.sort(key=lambda parts: -self._score(parts))
         scores = self.options.scores or self.options.tokens
-        terms = {term for source in sources if source.terms for term in source.terms}
+        terms = {term for source in sources for term in source.terms}
         plain = prepared.joined([x.text for x in ranks[0]]) if terms else ""
         return Translation(
             request,
@@ -327,28 +327,34 @@ class Decoder:
             prepared.after([x.text for x in parts]),
             whole.pieces,
             whole.log_prob if scores else None,
-            sum(map(self._score, parts)) if scores else None,
+            self._score(parts) if scores else None,
             whole.log_probs,
             whole.alignment,
             whole.num_repaired,
         )
 
+    def _score(self, parts: Sequence[Written]) -> float:
+        return sum(score_of(self.decoding, x.log_prob, x.pieces) for x in parts)
+
     def _joined(self, prepared: Prepared, parts: Sequence[Written]) -> Written:
         """Join what the model has written for several segments."""
-        separators = [x.segment.text.separator for x in parts]
-        sources = [x.segment.text.plain for x in parts]
-        checked = prepared.checked([x.text for x in parts])
-        targets = [x.segment.text.restore(text) for x, text in zip(parts, checked, strict=True)]
-        alignments, words = [x.alignment for x in parts], self.options.words
         first, *others = parts
         return first._replace(
             pieces=reduce(lambda pieces, x: [*pieces, END, *x.pieces], others, first.pieces),
             log_prob=sum(x.log_prob or 0.0 for x in parts),
             num_repaired=sum(x.num_repaired for x in parts),
             log_probs=[x for part in parts for x in part.log_probs],
-            alignment=join_alignments(separators, sources, targets, alignments, words),
+            alignment=self._joined_alignment(prepared, parts) if self.options.alignment else (),
         )
 
-    def _score(self, written: Written) -> float:
-        assert written.log_prob is not None
-        return written.log_prob / length_penalty(self.decoding, len(written.pieces) + 1)
+    def _joined_alignment(
+        self, prepared: Prepared, parts: Sequence[Written]
+    ) -> list[tuple[int, int]]:
+        checked = prepared.checked([x.text for x in parts])
+        return join_alignments(
+            [x.segment.text.separator for x in parts],
+            [x.segment.text.plain for x in parts],
+            [x.segment.text.restore(text) for x, text in zip(parts, checked, strict=True)],
+            [x.alignment for x in parts],
+            self.options.words,
+        )

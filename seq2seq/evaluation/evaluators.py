@@ -25,6 +25,7 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import (
     EVALUATION_METRICS,
     VALIDATION_METRICS,
+    Score,
     bleu_tokenizer,
     score,
 )
@@ -105,8 +106,11 @@ class TranslationEvaluator(SplitEvaluator):
             return metrics | dict.fromkeys(keys, math.nan)
         translator = self.translator(model)
         self.translations = map_sharded(translator.translate, self.sources, self.processes)
-        tokenize = bleu_tokenizer(self.config.pairs)
-        scores = score(self.translations, [self.references], tokenize=tokenize, keys=keys)
+        scores: Sequence[Score] = ()
+        if self.processes.is_main:  # others would take its cores
+            tokenize = bleu_tokenizer(self.config.pairs)
+            scores = score(self.translations, [self.references], tokenize=tokenize, keys=keys)
+        scores = self.processes.broadcast(scores)
         self.facts |= {metric.signature_key: metric.signature for metric in scores}
         self.facts["search"] = describe_search(self.decoding, translator.engines.precision)
         return metrics | {metric.key: metric.value for metric in scores}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import REMOVED, Config, config_of, read_recipe, resolve, to_tree
+from seq2seq.config import Config, config_of, read_recipe, resolve, to_tree
 from seq2seq.data.lines import read_object_file
 from seq2seq.data.tokenizer import MODEL_FILES, Tokenizer
 from seq2seq.errors import UserError, short
@@ -77,9 +77,7 @@ def describe_model(folder: Path) -> tuple[Config, Tokenizer]:
             recipe, tokenizer = description["recipe"], Tokenizer.load(folder)
             if tokenizer.checksum != description["tokenizer"]["sha256"]:
                 raise UserError("its tokenizer is not the one the model was trained with")
-        for key in REMOVED:  # of `data.augment`, which does not matter after training
-            recipe["data"].get("augment", {}).pop(key, None)
-        config = config_of(recipe, "recipe")
+        config = config_of(recipe, "recipe", trained=True)
     except UserError as error:
         raise UserError(f"{folder} cannot be read: {error}") from None
     except (KeyError, TypeError) as error:

@@ -35,7 +35,7 @@ from seq2seq.preparation.folder import WORK, finish_stage, load_or_prepare
 from seq2seq.preparation.text import prepare_text
 from seq2seq.terminal import ProgressBar
 from seq2seq.text.pipeline import training_pair
-from seq2seq.text.protect import PLACEHOLDERS, compile_patterns, protect_pair
+from seq2seq.text.protect import PLACEHOLDERS, compile_patterns
 
 SPLITS = "train", "dev", "test"
 BATCH_SIZE = 2_000
@@ -143,7 +143,7 @@ def _make_tokenizer(
     pattern = compile_patterns(config.pairs.protect, "data.protect")
 
     def trained(*sides: int) -> SentencePieces:
-        pairs = (protect_pair(*pair, pattern) for pair in selection.sample(options.sample))
+        pairs = (training_pair(*pair, pattern, None) for pair in selection.sample(options.sample))
         symbols = [*(_tags(config) if 0 in sides else []), *(PLACEHOLDERS if pattern else [])]
         return train_vocabulary((pair[side] for pair in pairs for side in sides), options, symbols)
 

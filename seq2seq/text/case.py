@@ -31,7 +31,7 @@ class SentenceCase:
     terms: Callable[[str], Ranges] = lambda text: ()
     """Returns the ranges of case-sensitive terms in a text; they keep their capitals."""
     pattern: re.Pattern[str] | None = None
-    """Pattern of protected spans, which are never changed."""
+    """Pattern of protected spans. Spans keep their case."""
 
     def before(self, text: ProtectedText) -> tuple[list[ProtectedText], Recase | None]:
         """Return the text in sentence case, and what puts the translation in the text's case."""

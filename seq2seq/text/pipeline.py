@@ -145,9 +145,6 @@ def _before(
     if not stages:
         return [text], None
     parts, undo = stages[0].before(text)
-    if len(parts) == 1:
-        leaves, rest = _before(parts[0], stages[1:])
-        return leaves, Undo(stages[0], undo, [rest])
     results = [_before(part, stages[1:]) for part in parts]
     leaves = [leaf for found, _ in results for leaf in found]
     return leaves, Undo(stages[0], undo, [rest for _, rest in results])

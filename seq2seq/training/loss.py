@@ -35,8 +35,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         # Sums are in fp32 or higher.
         mean_weight = weight.mean(dim=0, dtype=torch.promote_types(dtype, torch.float32))
         loss_sum, nll_sum = mean_weight.new_zeros(()), mean_weight.new_zeros(())
-        grad_hidden = torch.zeros_like(hidden, dtype=mean_weight.dtype)
-        grad_weight = torch.zeros_like(weight)
+        if needs_gradients := any(ctx.needs_input_grad):
+            grad_hidden = torch.zeros_like(hidden, dtype=mean_weight.dtype)
+            grad_weight = torch.zeros_like(weight)
         # In fp16, `grad_scale` keeps small gradients from underflow. `state_scale` keeps the matrix
         # that is added to `grad_weight`, a sum over the tokens of a chunk, from overflow.
         is_fp16 = dtype == torch.float16
@@ -62,7 +63,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                     alpha, logits, target, sum_of_others, grad_logits, grad_target
                 )
                 loss_sum += divergence[: num_real // 2].sum()
-            if any(ctx.needs_input_grad):
+            if needs_gradients:
                 grad_logits[target] = grad_target.to(grad_logits.dtype)
                 grad_logits[num_real:] = 0
                 chunk_states = states[chunk]
@@ -73,7 +74,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 grad_weight.add_(
                     grad_logits.t() @ chunk_states, alpha=1 / (grad_scale * state_scale)
                 )
-        if any(ctx.needs_input_grad):
+        if needs_gradients:
             # Smoothing of the targets, without a pass over (N, V).
             grad_hidden[:num_targets] -= smoothing * mean_weight
             state_sum = hidden[:num_targets].sum(dim=0, dtype=mean_weight.dtype)
