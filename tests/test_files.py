@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
 from conftest import run_recipe
+from filelock import FileLock
 
 from seq2seq.errors import UserError
 from seq2seq.files import (
@@ -23,6 +26,7 @@ from seq2seq.files import (
     find_damage,
     remove_folder,
     remove_leftovers,
+    try_lock,
 )
 
 
@@ -147,3 +151,11 @@ def test_a_run_s_links_replace_copies(tmp_path: Path) -> None:
     atomic_link(tmp_path / "last", tmp_path / "step_5")
     assert (tmp_path / "last").readlink() == Path("step_5")
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_lock_that_another_user_holds_is_no_missing_lock(tmp_path: Path) -> None:
+    """Only a file system without locks is used without them."""
+    lock = FileLock(tmp_path / "lock")
+    for number, expected in ((errno.ENOLCK, nullcontext()), (errno.EACCES, pytest.raises(OSError))):
+        with patch.object(lock, "acquire", side_effect=OSError(number, "")), expected:
+            assert try_lock(lock)

@@ -69,6 +69,13 @@ def test_standard_input_is_not_the_output(run: Path, folder: Path) -> None:
         assert (folder / "in").read_text() == FILES["in"]
 
 
+def test_the_files_of_a_prefix_are_not_the_output(run: Path, folder: Path) -> None:
+    for language in ("en", "de"):
+        (folder / f"test[1].{language}").write_text("dog\n")
+    arguments = ["evaluate", run, "--data", folder / "test[1]", "-o", folder / "test[1].de"]
+    assert "test[1].de would be overwritten" in error(*arguments)
+
+
 def test_a_run_s_files_are_not_the_output(run: Path, folder: Path) -> None:
     run = shutil.copytree(run, folder / "run", symlinks=True)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}

@@ -94,3 +94,9 @@ def test_metrics_that_a_resumed_run_writes_again_are_dropped(tmp_path: Path) -> 
     kept = map(json.loads, (tmp_path / METRICS_FILE).read_text().splitlines())
     expected = [("train", 2), ("validation", 2), ("train", 4)]
     assert [(record["kind"], record["step"]) for record in kept] == expected
+
+
+def test_hidden_folders_and_folders_of_a_run_hold_no_runs(runs: Path) -> None:
+    for copy in (".hidden/copy", "a/checkpoints/old"):
+        shutil.copytree(runs / "stopped", runs / copy, symlinks=True)
+    assert len(find_runs(runs)) == 4

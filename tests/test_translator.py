@@ -311,3 +311,13 @@ def test_errors_in_python_name_keyword_arguments(
         translator.translations(**{"texts": ["the dog"], **options})
     assert message in str(error.value)
     assert "--" not in str(error.value)
+
+
+def test_a_sentence_in_title_case_is_as_long_as_the_model_reads_it(
+    make_translator: Callable[..., Translator],
+) -> None:
+    title = "Ein Haus Mann Hund Baum Mann Haus."
+    [written, lower] = VOCABULARY.encode_pieces([title, "Ein haus mann hund baum mann haus."])
+    assert len(written) < len(lower)
+    parts = encoded(make_translator(limit=len(written)), f"the dog sees a man. {title} the dog")
+    assert max(len(source.pieces) for source in parts.sources) <= len(written)
