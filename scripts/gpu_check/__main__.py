@@ -99,7 +99,7 @@ def main() -> None:
         return
     end, failed = time.monotonic() + 60 * arguments.minutes, []
     for name in arguments.step or STEPS:
-        # A rehearsal measures nothing, and may run beside other programs.
+        # A rehearsal needs no timings, so a busy machine may take longer.
         limit = STEPS[name][1] * (5 if arguments.rehearse else 1)
         seconds = min(limit, end - time.monotonic())
         if seconds < 5:
