@@ -265,7 +265,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.corpus is None:
         options.corpus = str(ROOT / "data" / "libreoffice_en_de" / "train")
-        prepare = ROOT / "recipes" / "libreoffice_en_de" / "prepare.py"
+        prepare = ROOT / "recipes" / "libreoffice" / "prepare.py"
         subprocess.run([sys.executable, str(prepare)], cwd=ROOT, check=True, stdout=sys.stderr)
     peer = str(Path(options.against).resolve()) if options.against else options.peer
     results = {shape: measure(shape, peer, options) for shape in options.shape or [*SHAPES]}

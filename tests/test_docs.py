@@ -134,7 +134,7 @@ def test_the_numbers_of_the_readme_are_those_of_the_results() -> None:
         for number in found:
             assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.]*\d)", results), (number, path)
     for score in re.findall(r"^(?:BLEU|chrF2) +([\d.]+) ±", readme, re.MULTILINE):
-        assert score in (ROOT / "recipes/libreoffice_en_de/RESULTS.md").read_text(encoding="utf-8")
+        assert score in (ROOT / "recipes/libreoffice/RESULTS.md").read_text(encoding="utf-8")
 
 
 # Blocks of code

@@ -88,7 +88,7 @@ def test_the_quick_start_without_apt_uses_the_run_it_made(tmp_path: Path) -> Non
         'cd "$(dirname "${BASH_SOURCE[0]}")/.."\nfail() { echo "$1" >&2; exit 1; }\n'
         "install_package() { :; }\n"
     )
-    for recipe in ("libreoffice_en_de", "multi30k_en_de"):
+    for recipe in ("libreoffice", "multi30k_en_de"):
         folder = home / "recipes" / recipe
         folder.mkdir(parents=True)
         script = folder / "run.sh"
@@ -106,5 +106,5 @@ def test_the_quick_start_without_apt_uses_the_run_it_made(tmp_path: Path) -> Non
     assert "There is no apt-get" in end
     assert "seq2seq translate runs/multi30k_en_de < FILE" in end
     said, end = started("--run", "runs/second", "data.train=mine")
-    assert said == "libreoffice_en_de data.train=mine runs/second"
+    assert said == "libreoffice data.train=mine runs/second"
     assert "seq2seq translate runs/second < FILE" in end

@@ -94,7 +94,7 @@ def quick_start(arguments: argparse.Namespace) -> Iterator[Result]:
             "training.max_steps=4",
             "training.max_minutes=null",
         ]
-    yield from _trained("recipes/libreoffice_en_de/recipe.yaml", [*sets, *sizes])
+    yield from _trained("recipes/libreoffice/recipe.yaml", [*sets, *sizes])
 
 
 def language_model(arguments: argparse.Namespace) -> Iterator[Result]:

@@ -1,6 +1,9 @@
-"""Extract an English-German corpus from LibreOffice's help pages and message catalogues.
+"""Extract a parallel corpus from LibreOffice's help pages and message catalogues.
 
-Usage: python recipes/libreoffice_en_de/prepare.py [--out data/libreoffice_en_de]
+Usage: python recipes/libreoffice/prepare.py [LANGUAGE] [--out data/libreoffice_en_LANGUAGE]
+
+The source language is English. Help pages and English strings are in the same split for every
+target language.
 """
 
 from __future__ import annotations
@@ -26,9 +29,13 @@ from seq2seq.errors import UserError
 from seq2seq.files import sha256_of
 
 FORMAT = 1  # raise it whenever a change below changes the corpus
-PACKAGES = ("libreoffice-help-de", "libreoffice-help-en-us", "libreoffice-l10n-de")
+LANGUAGES = (
+    *("ca", "cs", "da", "de", "dz", "el", "es", "et", "eu", "fi", "fr", "gl", "hi", "hu", "id"),
+    *("it", "ja", "km", "ko", "nl", "om", "pl", "pt", "pt-br", "ru", "sk", "sl", "sv", "tr"),
+    *("vi", "zh-cn", "zh-tw"),
+)
+"""Target languages: those of Debian's packages libreoffice-help-LANGUAGE."""
 SPLITS = ("train", "dev", "test")
-FILES = tuple(f"{split}.{language}" for split in SPLITS for language in ("en", "de"))
 DEV_SHARE, TEST_SHARE = 0.028, 0.031
 log = partial(print, file=sys.stderr)
 MAX_CHARS = 800
@@ -42,13 +49,23 @@ or on captions from the Hugging Face hub:
 
 
 class Pair(NamedTuple):
-    """English string, its German translation and their origin."""
+    """English string, its translation and their origin."""
 
     origin: str
     page: str
     key: str
-    en: str
-    de: str
+    source: str
+    target: str
+
+
+def packages_of(language: str) -> tuple[str, str, str]:
+    """Return the packages with the translated help, the English help and the catalogues."""
+    return f"libreoffice-help-{language}", "libreoffice-help-en-us", f"libreoffice-l10n-{language}"
+
+
+def files_of(language: str) -> list[str]:
+    """Return the names of the files of a corpus."""
+    return [f"{split}.{code}" for split in SPLITS for code in ("en", language)]
 
 
 def run(command: list[str], folder: Path) -> str:
@@ -62,7 +79,7 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def fetch(folder: Path, scratch: Path) -> dict[str, Path]:
+def fetch(packages: Iterable[str], folder: Path, scratch: Path) -> dict[str, Path]:
     """Download the packages into a folder as an ordinary user, installing nothing."""
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
@@ -71,7 +88,7 @@ def fetch(folder: Path, scratch: Path) -> dict[str, Path]:
     root = ["-o", "APT::Sandbox::User=root"] if os.geteuid() == 0 else []
     apt = ["apt-get", "-q", "-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=30", *root]
     try:
-        run([*apt, "download", *PACKAGES], folder)
+        run([*apt, "download", *packages], folder)
     except UserError as error:
         # The system's package lists are empty or outdated: use private ones.
         log(f"{error}\ntrying again with private package lists")
@@ -80,7 +97,7 @@ def fetch(folder: Path, scratch: Path) -> dict[str, Path]:
         apt += ["-o", f"Dir::State::Lists={scratch / 'lists'}", "-o", "Debug::NoLocking=1"]
         apt += ["-o", f"Dir::Cache={scratch / 'cache'}"]
         run([*apt, "update"], scratch)
-        run([*apt, "download", *PACKAGES], folder)
+        run([*apt, "download", *packages], folder)
     return {path.name.partition("_")[0]: path for path in sorted(folder.glob("*.deb"))}
 
 
@@ -131,12 +148,12 @@ def paragraphs(page: Path) -> dict[str, tuple[str, str]]:
     return result
 
 
-def read_help(english: Path, german: Path, dropped: Counter[str]) -> Iterator[Pair]:
+def read_help(english: Path, translated: Path, dropped: Counter[str]) -> Iterator[Pair]:
     """Align the help pages of both languages by page and paragraph id."""
     for page in sorted(english.rglob("*.html")):
         name = page.relative_to(english)
         source = paragraphs(page)
-        target = paragraphs(german / name) if (german / name).is_file() else {}
+        target = paragraphs(translated / name) if (translated / name).is_file() else {}
         dropped["in one language only"] += len(source.keys() ^ target.keys())
         for key in source.keys() & target.keys():
             sides = (source[key][1], target[key][1])
@@ -152,7 +169,7 @@ def without_accelerator(text: str, context: str) -> str:
     """Remove the mark of the keyboard accelerator from a menu entry."""
     if "extended_tip" in context:
         return text  # help texts have no accelerators
-    text = INVISIBLE.sub("", text)
+    text = re.sub(r" ?\([~_]\w\)", "", INVISIBLE.sub("", text))  # such as the (~F) of Japanese
     if text.count("~") == 1:
         text = re.sub(r"~(?=\w)", "", text)
     # In other contexts, underscores belong to names such as OPT_TOUCH.
@@ -167,15 +184,14 @@ def read_catalogues(folder: Path) -> Iterator[Pair]:
     for path in sorted(folder.rglob("*.mo")):
         with path.open("rb") as stream:
             entries: dict[Any, str] = vars(gettext.GNUTranslations(stream))["_catalog"]
-        for key, german in entries.items():
+        for key, translation in entries.items():
             # The catalogue has only the English singular of plural entries: form 0.
             message, form = key if isinstance(key, tuple) else (key, 0)
             context, separator, english = message.partition("\x04")
             if not separator or form:
                 continue
-            en = one_line(without_accelerator(english, context))
-            de = one_line(without_accelerator(german, context))
-            yield Pair("catalogue", path.stem, message, en, de)
+            sides = (without_accelerator(text, context) for text in (english, translation))
+            yield Pair("catalogue", path.stem, message, *map(one_line, sides))
 
 
 MARKUP = re.compile(r"</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);|\$\[|\bnot found\]")
@@ -184,13 +200,13 @@ LETTER = re.compile(r"[^\W\d_]")
 
 def broken_rule(pair: Pair) -> str | None:
     """Return the rule that a pair breaks, or None."""
-    short, long = sorted((len(pair.en), len(pair.de)))
+    short, long = sorted((len(pair.source), len(pair.target)))
     rules = {
         "empty side": short == 0,
-        "no letters": not LETTER.search(pair.en) or not LETTER.search(pair.de),
+        "no letters": not (LETTER.search(pair.source) and LETTER.search(pair.target)),
         "too long": long > MAX_CHARS,
-        "markup": MARKUP.search(pair.en) or MARKUP.search(pair.de),
-        "untranslated": pair.en == pair.de and len(pair.en.split()) > 4,
+        "markup": MARKUP.search(pair.source) or MARKUP.search(pair.target),
+        "untranslated": pair.source == pair.target and len(pair.source.split()) > 4,
         "length ratio": long > 20 and long > 3 * short,
     }
     return next((rule for rule, broken in rules.items() if broken), None)
@@ -202,7 +218,7 @@ def clean(pairs: Iterable[Pair], dropped: Counter[str]) -> list[Pair]:
     for pair in sorted(pairs):
         if rule := broken_rule(pair):
             dropped[rule] += 1
-        elif kept.setdefault((pair.en, pair.de), pair) is not pair:
+        elif kept.setdefault((pair.source, pair.target), pair) is not pair:
             dropped["duplicate"] += 1
     return list(kept.values())
 
@@ -215,7 +231,7 @@ def normalised(text: str) -> str:
 
 def split_of(pair: Pair) -> str:
     """Return a pair's split, by the hash of its help page or catalogue text."""
-    key = pair.page if pair.origin == "help" else normalised(pair.en)
+    key = pair.page if pair.origin == "help" else normalised(pair.source)
     digest = hashlib.sha256(f"{pair.origin}:{key}".encode()).digest()
     draw = int.from_bytes(digest[:8], "big") / 2**64
     return "test" if draw < TEST_SHARE else "dev" if draw < TEST_SHARE + DEV_SHARE else "train"
@@ -226,10 +242,10 @@ class NearIndex:
 
     def __init__(self, held_out: list[Pair], frequency: Counter[str]) -> None:
         self.frequency = frequency
-        self.english = {normalised(pair.en) for pair in held_out}
-        self.german = {normalised(pair.de) for pair in held_out}
+        self.sources = {normalised(pair.source) for pair in held_out}
+        self.targets = {normalised(pair.target) for pair in held_out}
         self.by_word: defaultdict[str, list[frozenset[str]]] = defaultdict(list)
-        for words in sorted({frozenset(text.split()) for text in self.english}, key=sorted):
+        for words in sorted({frozenset(text.split()) for text in self.sources}, key=sorted):
             for word in self.rare(words):
                 self.by_word[word].append(words)
 
@@ -241,8 +257,8 @@ class NearIndex:
 
     def rule(self, pair: Pair) -> str | None:
         """Return why a pair is too similar to a held-out sentence, or None."""
-        text = normalised(pair.en)
-        if text in self.english or normalised(pair.de) in self.german:
+        text = normalised(pair.source)
+        if text in self.sources or normalised(pair.target) in self.targets:
             return "same text as"
         words = frozenset(text.split())
         for word in self.rare(words):
@@ -255,13 +271,13 @@ class NearIndex:
 
 def split_pairs(pairs: list[Pair], dropped: Counter[str]) -> dict[str, list[Pair]]:
     """Split into train, dev and test, without near-duplicates across splits."""
-    frequency = Counter(word for pair in pairs for word in set(normalised(pair.en).split()))
+    frequency = Counter(word for pair in pairs for word in set(normalised(pair.source).split()))
     splits: dict[str, list[Pair]] = {split: [] for split in SPLITS}
     for split in ("test", "dev", "train"):
         index = NearIndex(splits["test"] + splits["dev"], frequency)
         sources: set[str] = set()
         for pair in (pair for pair in pairs if split_of(pair) == split):
-            source = normalised(pair.en)
+            source = normalised(pair.source)
             if rule := index.rule(pair):
                 dropped[f"{split}: {rule} a held-out pair"] += 1
             elif split != "train" and source in sources:
@@ -272,29 +288,31 @@ def split_pairs(pairs: list[Pair], dropped: Counter[str]) -> dict[str, list[Pair
     return splits
 
 
-def is_finished(out: Path) -> bool:
+def is_finished(out: Path, language: str) -> bool:
     """Return whether a folder has the complete corpus described by its manifest."""
     try:
         manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
-        files = {name: sha256_of(out / name) for name in FILES}
+        files = {name: sha256_of(out / name) for name in files_of(language)}
         return bool(manifest["format"] == FORMAT and manifest["files"] == files)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def build(work: Path, scratch: Path) -> dict[str, Any]:
+def build(language: str, work: Path, scratch: Path) -> dict[str, Any]:
     """Download, read, clean, split and write the corpus to a folder; return its manifest."""
     (work / "packages").mkdir(parents=True)
-    packages = fetch(work / "packages", scratch)
+    names = packages_of(language)
     versions = []
-    for name, path in packages.items():
+    for name, path in fetch(names, work / "packages", scratch).items():
         run(["dpkg-deb", "-x", str(path), str(scratch / name)], scratch)
         version = run(["dpkg-deb", "-f", str(path), "Version"], scratch).strip()
         versions.append({"file": path.name, "version": version, "sha256": sha256_of(path)})
     dropped: Counter[str] = Counter()
-    german, english, catalogues = (scratch / name for name in PACKAGES)
+    translated, english, catalogues = (scratch / name for name in names)
     pages = "usr/share/libreoffice/help"
-    read = list(read_help(english / pages / "en-US", german / pages / "de", dropped))
+    code, _, country = language.partition("-")
+    folder = translated / pages / "-".join(filter(None, [code, country.upper()]))
+    read = list(read_help(english / pages / "en-US", folder, dropped))
     num_read = Counter(help=len(read) + dropped.total())  # with the paragraphs dropped so far
     catalogue = list(read_catalogues(catalogues))
     num_read["catalogue"] = len(catalogue)
@@ -302,9 +320,9 @@ def build(work: Path, scratch: Path) -> dict[str, Any]:
     splits = split_pairs(clean(read, dropped), dropped)
     if not all(splits.values()):
         raise UserError("no text found in the packages: their format may have changed")
-    for name in FILES:
-        split, language = name.split(".")
-        lines = [f"{getattr(pair, language)}\n" for pair in splits[split]]
+    for name in files_of(language):
+        split, _, code = name.partition(".")
+        lines = [f"{pair.source if code == 'en' else pair.target}\n" for pair in splits[split]]
         (work / name).write_text("".join(lines), encoding="utf-8", newline="\n")
     return {
         "format": FORMAT,
@@ -312,18 +330,18 @@ def build(work: Path, scratch: Path) -> dict[str, Any]:
         "read": num_read,
         "dropped": dict(sorted(dropped.items())),
         "kept": {split: Counter(pair.origin for pair in splits[split]) for split in SPLITS},
-        "files": {name: sha256_of(work / name) for name in FILES},
+        "files": {name: sha256_of(work / name) for name in files_of(language)},
     }
 
 
-def publish(work: Path, out: Path) -> None:
+def publish(work: Path, out: Path, files: list[str]) -> None:
     """Move a finished corpus to its folder, the manifest last."""
     if not out.exists():
         work.rename(out)
         return
     (out / "manifest.json").unlink(missing_ok=True)
     shutil.rmtree(out / "packages", ignore_errors=True)
-    for name in ("packages", *FILES, "manifest.json"):
+    for name in ("packages", *files, "manifest.json"):
         (work / name).replace(out / name)
 
 
@@ -341,9 +359,16 @@ def table(manifest: dict[str, Any]) -> str:
 def main() -> int:
     """Create the corpus unless it exists; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("data/libreoffice_en_de"))
-    out: Path = parser.parse_args().out.resolve()
-    if is_finished(out):
+    language_help = f"target language: {', '.join(LANGUAGES)} (de)"
+    parser.add_argument("language", nargs="?", default="de", metavar="LANGUAGE", help=language_help)
+    parser.add_argument("--out", type=Path, help="folder (data/libreoffice_en_LANGUAGE)")
+    options = parser.parse_args()
+    language: str = options.language
+    if language not in LANGUAGES:
+        log(f"no help pages in {language}; there are: {', '.join(LANGUAGES)}")
+        return 1
+    out = (options.out or Path(f"data/libreoffice_en_{language}")).resolve()
+    if is_finished(out, language):
         log(f"{out} exists: nothing to do")
         return 0
     try:
@@ -352,10 +377,10 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:
             work, scratch = Path(name, "corpus"), Path(name, "scratch")
             scratch.mkdir()
-            manifest = build(work, scratch)
+            manifest = build(language, work, scratch)
             text = json.dumps(manifest, indent=2, ensure_ascii=False)
             (work / "manifest.json").write_text(f"{text}\n", encoding="utf-8")
-            publish(work, out)
+            publish(work, out, files_of(language))
     except (UserError, OSError) as error:
         log(f"cannot create the corpus: {error}\n\n{WAY_OUT}")
         return 1
