@@ -59,7 +59,8 @@ def export(
     write, usage = FORMATS[to]
     files = list(tokenizer.files)
     names = {"folder": output.name, "source": files[0], "target": files[-1]}
-    card = model_card(folder, config, model.num_parameters(), usage.format(**names, config=config))
+    text = usage.format(**names, config=config, direction=config.pairs.directions[0])
+    card = model_card(folder, config, tokenizer, model.num_parameters(), text)
     with exclusive(output), atomic_folder(output) as draft:
         (draft / "README.md").write_text(card, encoding="utf-8")
         (draft / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
@@ -77,7 +78,9 @@ def portable(config: Config) -> Config:
     return replace(config, decoding=replace(config.decoding, **new, penalty_form="power"))
 
 
-def model_card(folder: Path, config: Config, parameters: int, usage: str) -> str:
+def model_card(
+    folder: Path, config: Config, tokenizer: Tokenizer, parameters: int, usage: str
+) -> str:
     """Return a model card in Markdown, with metadata for the Hugging Face Hub.
 
     folder: model directory in its run. parameters: number of parameters. usage: Markdown text on
@@ -86,13 +89,19 @@ def model_card(folder: Path, config: Config, parameters: int, usage: str) -> str
     folder = folder.resolve()
     run = folder.parent.parent
     start = last_start(run)
-    languages = [code for code in (config.pairs.source, config.pairs.target) if code]
+    directions = [direction for direction in config.pairs.directions if all(direction)]
+    languages = dict.fromkeys(code for direction in directions for code in direction)
     # Quoted, since YAML reads the code of Norwegian, no, as a boolean.
     codes = "".join(f"- {json.dumps(code)}\n" for code in languages)
     header = f"language:\n{codes}" if codes else ""
     tags = sorted({f"`{corpus.tag}`" for corpus in config.data.corpora if corpus.tag})
-    tagged = f"\n\nStart each sentence with a tag and a space: {' or '.join(tags)}." if tags else ""
-    direction = " from {} to {}".format(*languages) if len(languages) == 2 else ""
+    symbols = [f"`{symbol}`" for x in config.pairs.targets if (symbol := tokenizer.prefix(x))]
+    tagged = "".join(
+        f"\n\nStart each sentence with {kind} and a space: {' or '.join(found)}."
+        for kind, found in (("the symbol of its target language", symbols), ("a tag", tags))
+        if found
+    )
+    listed = ",".join(f" from {source} to {target}" for source, target in directions)
     shape, initial = config.model, config.training.init_from
     origin = f", trained from the weights of {initial}" if initial else ""
     return f"""\
@@ -101,7 +110,7 @@ def model_card(folder: Path, config: Config, parameters: int, usage: str) -> str
 license: unknown # fill in the licence of the weights
 ---
 
-# Translation{direction}
+# Translation{listed}
 
 A Transformer with {parameters:,} parameters (encoder layers: {shape.encoder_layers}, decoder \
 layers: {shape.decoder_layers}, dimension: {shape.dim}){origin}. It translates single sentences \
@@ -140,9 +149,11 @@ def _scores(run: Path, name: str, config: Config) -> str:
     values = ", ".join(f"{metric_name(key)} {found[-1][key]:.2f}" for key in keys)
     sentences = config.training.validation_sentences
     part = f", first {sentences:,} sentences" if sentences else ""
+    data = config.pairs
+    tokenizers = ", ".join(dict.fromkeys(bleu_tokenizer(data, target) for target in data.targets))
     return (
         f"After update {number} (beam {config.decoding.validation_beam}{part}): {values} "
-        f"(sacreBLEU, tokenizer {bleu_tokenizer(config.pairs)})."
+        f"(sacreBLEU, tokenizer {tokenizers})."
     )
 
 

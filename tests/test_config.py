@@ -48,8 +48,8 @@ def test_overrides_reach_every_section(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, MINIMAL, "small.yaml"), overrides)
     assert (config.name, config.model.dim, config.training.lr) == ("small", 64, 0.001)
     assert config.pairs.clean.max_len is None
-    assert config.pairs.dev is not None
-    assert (config.pairs.dev.path, config.pairs.dev.tag) == ("b", "<x>")
+    [dev] = config.pairs.dev
+    assert (dev.path, dev.tag) == ("b", "<x>")
     assert [(c.path, c.weight) for c in config.pairs.train] == [("c", 2.0), ("d", 1.0)]
 
 
@@ -107,8 +107,8 @@ def test_an_alias_is_a_copy(tmp_path: Path) -> None:
     merged = "decoding: {<<: {beam: 3}, beam: 2}\n"
     corpora = MINIMAL.replace("train: a, dev: b", "train: [&a {path: a}], dev: *a")
     config = load_config(write(tmp_path, corpora + merged), ["data.dev.path=other"])
-    [train], dev = config.pairs.train, config.pairs.dev
-    assert dev and (config.decoding.beam, train.path, dev.path) == (2, "a", "other")
+    [train], [dev] = config.pairs.train, config.pairs.dev
+    assert (config.decoding.beam, train.path, dev.path) == (2, "a", "other")
 
 
 def test_every_recipe_of_the_repository_is_valid() -> None:

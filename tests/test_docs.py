@@ -203,7 +203,7 @@ def test_every_block_of_code_is_fenced_and_found(page: str) -> None:
 
 @pytest.mark.parametrize("command", ["translate", "rerank"])
 def test_every_option_has_an_example(command: str) -> None:
-    pages = "docs/decoding.md", "docs/text.md"
+    pages = "docs/decoding.md", "docs/text.md", "docs/languages.md"
     run = [block for page in pages for block in blocks(page) if not block.reason]
     examples = (shlex.split(block.code) for block in run if block.language == "sh")
     shown = set(chain.from_iterable(examples))

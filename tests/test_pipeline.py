@@ -41,7 +41,7 @@ class Reversed:
 
 
 def pipeline(*, placeholders: bool = True, tag: str | None = None) -> Pipeline:
-    return Pipeline(Spelling(PATTERN, placeholders), language="en", tag=tag)
+    return Pipeline(Spelling(PATTERN, placeholders), languages=["en"], tag=tag)
 
 
 def count(texts: Sequence[ProtectedText]) -> list[int]:
@@ -51,7 +51,7 @@ def count(texts: Sequence[ProtectedText]) -> list[int]:
 @given(
     st.lists(st.sampled_from(PARTS), min_size=1, max_size=30).map(" ".join),
     st.booleans(),
-    st.sampled_from([None, Sentences("en"), Sentences("en", 12, count)]),
+    st.sampled_from([None, Sentences(["en"]), Sentences(["en"], 12, count)]),
 )
 def test_a_model_that_copies_its_source_returns_the_text(
     text: str, placeholders: bool, sentences: Sentences | None
@@ -69,7 +69,7 @@ def test_a_model_that_copies_its_source_returns_the_text(
 
 def test_stages_are_undone_in_the_reverse_order() -> None:
     way = pipeline(tag="<x>")
-    stages = way.stages(sentences=Sentences("en"))
+    stages = way.stages(sentences=Sentences(["en"]))
     prepared = way.before("SEE %s NOW. Go to {b}, %s", stages)
     [first, second] = prepared.segments
     [symbol] = [x for x, span in first.text.spans if span == "%s"]
@@ -103,7 +103,7 @@ def test_capitals_are_counted_as_they_are_read() -> None:
         return [len(text) + 20 * text.startswith("The") for text in read]
 
     way = pipeline()
-    stages = way.stages(sentences=Sentences("en", 30, as_read))
+    stages = way.stages(sentences=Sentences(["en"], 30, as_read))
     prepared = way.before("THE DOG SEES A MAN", stages)
     assert len(prepared.segments) > 1
     assert prepared.after([x.read for x in prepared.segments]).upper() == "THE DOG SEES A MAN"

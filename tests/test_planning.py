@@ -68,9 +68,9 @@ def test_the_examples_of_all_corpora_are_counted(tmp_path: Path) -> None:
     for side, language in enumerate(("en", "de")):
         with gzip.open(tmp_path / f"b.{language}.gz", "wt") as stream:
             stream.writelines(f"{row[side]}\n" for row in rows[15:])
-    assert count_examples(from_tree(PairsConfig(), {**DATA, "train": corpora}, "")) == 50
+    assert count_examples(from_tree(PairsConfig(), {**DATA, "train": corpora}, "")) == [15, 35]
     (tmp_path / "a.txt").write_text("ä\nb")
-    assert count_examples(from_tree(TextConfig(), {"text": str(tmp_path / "a.txt")}, "")) == 3
+    assert count_examples(from_tree(TextConfig(), {"text": str(tmp_path / "a.txt")}, "")) == [3]
 
 
 def test_files_are_corpora_in_the_form_of_a_recipe(
@@ -91,7 +91,7 @@ def test_files_are_corpora_in_the_form_of_a_recipe(
 
 
 def request(count: int, minutes: float) -> Request:
-    return Request("mine", "translation", DATA, minutes, count)
+    return Request("mine", "translation", DATA, minutes, count, count)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_fine_tuning_trains_on_nothing_that_is_held_out(recipe: Path, corpora: P
 
 def test_sets_that_are_given_are_not_held_out(trained: Path) -> None:
     data = load_config(tuned(trained, dev=["dev"], test=["test"])).pairs
-    assert data.dev and data.test and (data.dev.path, data.test.path) == ("dev", "test")
+    assert [corpus.path for corpus in (*data.dev, *data.test)] == ["dev", "test"]
     assert (data.dev_size, data.test_size) == (0, 0)
 
 

@@ -291,7 +291,7 @@ def test_a_dataset_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_an_error_in_the_tokenizers_sample_is_raised_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(selection: Selection, size: int) -> Iterator[tuple[str, str]]:
+    def broken(selection: Selection, size: int, weights: Any) -> Iterator[tuple[str, str]]:
         yield from [("a house", "ein Haus")] * 9
         raise KeyboardInterrupt
 

@@ -186,8 +186,8 @@ def repaired(source: str, target: str, symbols: bool, attention: dict[int, int])
     """Repair a translation. attention: source piece of each target piece (else the first)."""
     vocabulary = WITH_PLACEHOLDERS if symbols else VOCABULARY
     tokenizer = Tokenizer(vocabulary, vocabulary)
-    pipeline = pipeline_of(PairsConfig(), tokenizer, protect=["all"])
-    encoder = Encoder(tokenizer, pipeline, 99, 99)
+    pipeline = pipeline_of(PairsConfig(), tokenizer, ["en"], "de", protect=["all"])
+    encoder = Encoder(tokenizer, lambda to, source: pipeline, 99, 99)
     requests = encoder.encode([Request(source)], Options(), recase=True)
     [pieces] = vocabulary.encode_pieces([target])
     weights = np.zeros((len(pieces), len(requests[0].sources[0].pieces)), dtype=np.float32)
@@ -199,7 +199,7 @@ def repaired(source: str, target: str, symbols: bool, attention: dict[int, int])
         attention=lambda pairs, decoding: [weights for _ in pairs],
         log_probs=lambda pairs, decoding: [],
     )
-    decoder = Decoder(engine, pipeline, Options(scores=False), DecodingConfig())
+    decoder = Decoder(engine, pipeline.spelling, Options(scores=False), DecodingConfig())
     [translation] = decoder.decode(requests, [[Hypothesis(pieces)]])
     return translation.nbest[0]
 
@@ -292,7 +292,7 @@ def test_the_tag_of_a_held_out_set_is_no_span_of_its_text(
     train = f"data.train={{path: {corpus}/train, tag: <x>}}"
     dev = "data.dev=null", "data.dev_size=20"
     run = run_recipe(recipe, corpus / "run", "data.protect=[all]", train, *dev)
-    test_set, [system] = load_systems([run], [], Processes(), split="dev")
+    [(test_set, [system])] = load_systems([run], [], Processes(), split="dev").values()
     assert len(test_set.sources) == 20 and "<" not in "".join(test_set.sources)
     assert list(system.lines) == Translator.load(run, tag="<x>").translate(test_set.sources)
     evaluate_run(run, None, "dev", Processes(), output=corpus / "out")

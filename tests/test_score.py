@@ -228,19 +228,19 @@ def test_runs_with_other_tags_and_tokenizers(run: Path, tmp_path: Path) -> None:
         return folder
 
     recipe = json.loads((run / "best" / "model.json").read_text())["recipe"]
-    tagged = changed("tagged", test=recipe["data"]["test"] | {"tag": "<x>"})
+    tagged = changed("tagged", test=[recipe["data"]["test"][0] | {"tag": "<x>"}])
     other = changed("other", tokenized=True)
     write(tmp_path / "given.en", ["the dog number 1"])
     write(tmp_path / "given.de", ["der Hund Nummer 1"])
     given = str(tmp_path / "given")
-    test_set, systems = load_systems([run, tagged], [], Processes(), data=given)
+    [(test_set, systems)] = load_systems([run, tagged], [], Processes(), data=given).values()
     assert test_set.sources == ["the dog number 1"]
     for folder, system, tag in ((run, systems[0], None), (tagged, systems[1], "<x>")):
         translator = Translator.load(folder, tag=tag, precision="fp32")
         assert list(system.lines) == translator.translate(test_set.sources)
-    alone, _ = load_systems([other], [], Processes(), data=given)
+    [(alone, _)] = load_systems([other], [], Processes(), data=given).values()
     assert alone.tokenize == "none"
-    held_out, _ = load_systems([tagged], [], Processes())
+    [(held_out, _)] = load_systems([tagged], [], Processes()).values()
     assert held_out.sources[0] == "the dog number 0 test"  # its tag is not text
 
 
@@ -249,8 +249,8 @@ def test_runs_with_other_tags_and_tokenizers(run: Path, tmp_path: Path) -> None:
     [("ja", "ja-mecab"), ("zh-TW", "zh"), ("kor_Hang", "ko-mecab"), ("TH", "char"), ("de", "13a")],
 )
 def test_the_language_chooses_the_tokenizer(language: str, tokenizer: str) -> None:
-    assert bleu_tokenizer(PairsConfig(target=language)) == tokenizer
-    assert bleu_tokenizer(PairsConfig(target=language, tokenized=True)) == "none"
+    assert bleu_tokenizer(PairsConfig(), language) == tokenizer
+    assert bleu_tokenizer(PairsConfig(tokenized=True), language) == "none"
 
 
 def test_without_its_packages_a_tokenizer_counts_characters(

@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 from pyarrow import feather
 
-from seq2seq.config import PairsConfig
+from seq2seq.config import Direction, PairsConfig
 from seq2seq.errors import UserError
 from seq2seq.preparation.chunks import Chunk, Selection
 from seq2seq.preparation.cleaning import CODES, KEPT
@@ -28,7 +28,8 @@ def write_chunks(
     """
     random = np.random.default_rng(0)
     hashes = random.integers(0, 2**64, distinct, dtype=np.uint64)
-    opened = [Corpus("train", None, str(number), [], lambda: iter(())) for number in range(2)]
+    direction = Direction("en", "de")
+    opened = [Corpus("train", direction, None, str(i), [], lambda: iter(())) for i in range(2)]
     chunks, rows = [], []
     for i, size in enumerate(sizes):
         rules = random.choice([KEPT, KEPT, KEPT, CODES["blank"]], size).astype(np.uint8)
@@ -46,7 +47,8 @@ def test_the_smallest_hashes_of_the_first_corpus_are_held_out(tmp_path: Path) ->
     """With their first targets; other corpora lose the pairs with these sources."""
     selected, rows = write_chunks(tmp_path, [30, 10, 60], distinct=50, corpora=(0, 0, 1))
     sources = sorted({source for rule, _, source in rows[:40] if rule == KEPT})
-    held_out = selected.hold_out(PairsConfig(dev_size=6, test_size=3))
+    sets = selected.hold_out(PairsConfig(dev_size=6, test_size=3))
+    held_out = {split: indices[Direction("en", "de")] for split, indices in sets.items()}
     for split, chosen in (("dev", sources[:6]), ("test", sources[6:9])):
         first = {source: i for i, (rule, _, source) in reversed([*enumerate(rows)]) if rule == KEPT}
         assert held_out[split].tolist() == sorted(first[source] for source in chosen)
@@ -71,7 +73,8 @@ def test_the_first_of_equal_pairs_is_kept(tmp_path: Path) -> None:
 def test_a_sample_has_about_its_size_and_only_kept_pairs(tmp_path: Path) -> None:
     selected, rows = write_chunks(tmp_path, [3000, 2000], distinct=100_000)
     kept = [str(pair) for rule, pair, _ in rows if rule == KEPT]
-    sample = [source for source, _ in selected.sample(1000)]
+    [corpus] = selected.corpus_sizes()
+    sample = [source for source, _ in selected.sample(1000, {corpus: 1.0})]
     assert set(sample) <= set(kept)
     assert len(sample) == pytest.approx(1000 * len(kept) / len(rows), rel=0.1)
-    assert [source for source, _ in selected.sample(5000)] == kept
+    assert [source for source, _ in selected.sample(5000, {corpus: 1.0})] == kept

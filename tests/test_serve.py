@@ -38,7 +38,7 @@ from seq2seq.serve import limits
 from seq2seq.serve.app import Server
 from seq2seq.serve.collector import BATCH_LINES, Collector
 from seq2seq.serve.limits import Keys
-from seq2seq.serve.models import Models
+from seq2seq.serve.models import Hop, Models
 
 LINES = [f"the dog number {i}" for i in range(12)]
 PAIR = {"source": "en", "target": "de"}
@@ -51,7 +51,7 @@ def models(run: Path) -> Models:
 
 @pytest.fixture(scope="module")
 def translator(models: Models) -> Translator:
-    [collector] = models.collectors.values()
+    [(collector, _)] = models.hops.values()
     return collector.translator
 
 
@@ -294,7 +294,7 @@ def test_a_failure_is_logged_without_texts(
     def fails(lines: Sequence[Request], *_: Any) -> None:
         raise RuntimeError(f"cannot translate {lines[0].text}")
 
-    [collector] = models.collectors.values()
+    [(collector, _)] = models.hops.values()
     monkeypatch.setattr(collector.translator, "process", fails)
     response = client(models).post("/translate", json={"q": "secret text", **PAIR})
     assert response.status_code == 500 and "secret" not in response.text
@@ -308,7 +308,7 @@ def test_waiting_lines_are_limited(models: Models, monkeypatch: pytest.MonkeyPat
     http = client(models)
     response = http.post("/translate", json={"q": ["a", "b", "c", "d"], **PAIR})
     assert response.status_code == 400 and "line limit (3)" in response.json()["error"]
-    [collector] = models.collectors.values()
+    [(collector, _)] = models.hops.values()
     collector.num_waiting += 2
     response = http.post("/translate", json={"q": ["a", "b"], **PAIR})
     collector.num_waiting -= 2
@@ -326,8 +326,9 @@ def test_equal_lines_of_a_request_are_translated_once(
 
 def test_models_are_chosen_by_languages(run: Path) -> None:
     models = Models([run])
-    [collector] = models.collectors.values()
-    models.collectors = {("fr", "en"): collector, ("en", "de"): collector}
+    [(collector, direction)] = models.hops.values()
+    hop = Hop(collector, direction)
+    models.hops = {("fr", "en"): hop, ("en", "de"): hop}
     assert models.targets("fr") == ["en"] and models.route("fr", "de") == []
     models.pivot = "en"
     assert models.targets("fr") == ["en", "de"]

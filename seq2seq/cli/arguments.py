@@ -64,6 +64,15 @@ def weight(text: str) -> tuple[str, float]:
     return name, float(number)
 
 
+def pair(text: str) -> tuple[str, str, str]:
+    """Parse SOURCE-TARGET:PREFIX. Languages may have a region in upper case, as in pt-BR-en."""
+    languages, _, prefix = text.partition(":")
+    found = re.fullmatch(r"(\w+(?:-[A-Z]\w+)?)-(\w+(?:-[A-Z]\w+)?)", languages)
+    if not (found and prefix):
+        raise argparse.ArgumentTypeError(f"{text!r} is not like en-de:corpus/de")
+    return found[1], found[2], prefix
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse arguments. Options may come between the last positional arguments."""
     parser = make_parser()
@@ -101,7 +110,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--source", default="", metavar="LANGUAGE", help="source language, such as en")
     add("--target", default="", metavar="LANGUAGE", help="target language, such as de")
     corpora = "parallel files, PREFIX or a .tsv; a text; or LABEL<TAB>TEXT lines"
-    add("--train", nargs="+", required=True, metavar="FILE", help=corpora)
+    add("--train", nargs="+", default=[], metavar="FILE", help=corpora)
+    several = "corpora of several directions, such as en-de:corpus/de en-fr:corpus/fr"
+    add("--pairs", nargs="+", type=pair, default=[], metavar="SOURCE-TARGET:PREFIX", help=several)
     for split, name in (("dev", "development"), ("test", "test")):
         held_out = f"{name} set (held out from the training set)"
         add(f"--{split}", nargs="+", default=[], metavar="FILE", help=held_out)
@@ -121,6 +132,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = translate.add_argument
     repeated = partial(add, action="append", default=[])
     repeated("--with", type=path, dest="others", metavar="RUN", help="add a model to the ensemble")
+    _add_languages(translate)
     add("--tag", metavar="SYMBOL", help="tag to prepend to each line, such as <news>")
     patterns = "spans to keep: all, a name (docs/text.md) or NAME=REGEX; may be repeated"
     repeated("--protect", metavar="PATTERN", help=f"{patterns} (the recipe's)")
@@ -268,6 +280,14 @@ def _add_test_data(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--split", choices=["dev", "test"], default="test", help="split of the data (test)")
     add("--data", metavar="PREFIX", help="other test data, in the format of data.test in a recipe")
+    _add_languages(parser)
+
+
+def _add_languages(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--to", default="", metavar="LANGUAGE", help="target language, if the model has several")
+    several = "source language, if the model has several (identified where it matters)"
+    add("--from", dest="source", default="", metavar="LANGUAGE", help=several)
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:

@@ -41,6 +41,7 @@ def new(options: argparse.Namespace) -> None:
     recipe = new_recipe(
         options.name,
         {"train": options.train, "dev": options.dev, "test": options.test},
+        pairs=options.pairs,
         task=options.task,
         source=options.source,
         target=options.target,
@@ -93,6 +94,8 @@ def translate(options: argparse.Namespace) -> None:
         prefixes=options.prefixes,
         constraints=options.constraints,
         references=options.score_target,
+        to=options.to,
+        source=options.source,
     )
     glossary = Glossary.load(options.glossary) if options.glossary else None
     translator = Translator.load(
@@ -104,10 +107,18 @@ def translate(options: argparse.Namespace) -> None:
         protect=options.protect or None,
         **decoding,
     )
+    if options.to or not options.json_input:
+        translator.pipeline(options.to, options.source)  # fail before lines are read
     if document := _document_format(options):
         if processes.is_main:  # more processes would not be faster
             [path] = options.files
-            translate = partial(translator.translate_document, format=document, glossary=glossary)
+            translate = partial(
+                translator.translate_document,
+                format=document,
+                glossary=glossary,
+                to=options.to,
+                source=options.source,
+            )
             translate_file(translate, path, options.output, document)
         processes.exit()
         return
@@ -197,7 +208,13 @@ def classify(options: argparse.Namespace) -> None:
 def score(options: argparse.Namespace) -> None:
     """Score translations, and compare systems."""
     from seq2seq.data.lines import require_files
-    from seq2seq.evaluation.comparison import break_down, breakdown_text, compare
+    from seq2seq.evaluation.comparison import (
+        break_down,
+        breakdown_text,
+        compare,
+        results_text,
+        results_tree,
+    )
     from seq2seq.evaluation.systems import load_systems, read_line_scores
     from seq2seq.processes import Processes
 
@@ -205,24 +222,35 @@ def score(options: argparse.Namespace) -> None:
     files = [Path(name) for _, *names in options.line_scores for name in names]
     require_files(files)  # fail before runs translate
     processes = Processes.join() if any(path.is_dir() for path in hypotheses) else Processes()
-    test_set, systems = load_systems(
+    loaded = load_systems(
         hypotheses,
         options.references,
         processes,
         split=options.split,
         data=options.data,
+        to=options.to,
+        source=options.source,
         tokenize=options.tokenize,
         lowercase=options.lowercase,
     )
+    if len(loaded) > 1 and (options.line_scores or options.lines is not None):
+        raise UserError("--lines and --line-scores are for one direction: name it with --to")
     if processes.is_main:
-        result = compare(
-            systems,
-            test_set,
-            keys=options.metrics,
-            line_scores=read_line_scores(options.line_scores, systems),
-        )
+        results = {
+            str(direction or ""): compare(
+                systems,
+                test_set,
+                keys=options.metrics,
+                line_scores=read_line_scores(options.line_scores, systems),
+            )
+            for direction, (test_set, systems) in loaded.items()
+        }
+        result, *others = results.values()
         tree, text = result.to_dict(), result.text()
+        if others:
+            tree, text = results_tree(results), results_text(results)
         if options.lines is not None:
+            [(test_set, systems)] = loaded.values()
             breakdown = break_down(systems, test_set, options.lines)
             tree |= {"breakdown": breakdown}
             details = breakdown_text(breakdown, on_terminal=sys.stdout.isatty())
@@ -244,6 +272,8 @@ def evaluate(options: argparse.Namespace) -> None:
         options.split,
         processes,
         data=options.data,
+        to=options.to,
+        source=options.source,
         output=options.output,
         stride=options.stride,
         with_robustness=options.robustness,

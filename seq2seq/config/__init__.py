@@ -5,6 +5,7 @@ from seq2seq.config.data import (
     CleaningConfig,
     CorpusConfig,
     DataConfig,
+    Direction,
     LabelledConfig,
     PairsConfig,
     TextConfig,

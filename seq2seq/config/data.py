@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
@@ -20,6 +21,7 @@ CountOrZero = Annotated[int, Range(0, _MAX)]
 Width = Annotated[int, Range(1, 2**20)]
 Positive = Annotated[float, Range(1e-30, 1e30)]
 NonNegative = Annotated[float, Range(0, 1e6)]
+Temperature = Annotated[float, Range(1, 1e6)]
 Patience = Annotated[float, Range(1, 1e6)]
 Probability = Annotated[float, Range(0, 1 - 1e-9)]
 Share = Annotated[float, Range(1e-9, 1)]
@@ -28,6 +30,16 @@ Seed = Annotated[int, Range(0, 2**32 - 1)]
 
 CHANGEABLE = {"changeable": True}
 """Metadata of keys that may change when a run is resumed."""
+
+
+class Direction(NamedTuple):
+    """Source and target language of a translation."""
+
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.source}-{self.target}"
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,11 @@ class CorpusConfig:
     """Repetitions of each pair per epoch. A fraction selects a new random subset each epoch."""
     tag: str | None = None
     """Symbol prepended to each source sentence, such as `<news>`."""
+    languages: tuple[str, ...] = ()
+    """Source and target language, such as `[en, fr]`. Defaults to `data.source` and
+    `data.target`."""
+    reverse: bool = False
+    """Whether to use the pairs in both directions."""
 
 
 @dataclass(frozen=True)
@@ -119,16 +136,19 @@ class PairsConfig(DataConfig):
     """Target language, such as `de`."""
     train: tuple[CorpusConfig, ...] = ()
     """Training corpus, or a list of training corpora."""
-    dev: CorpusConfig | None = None
-    """Development set, used to select the best model."""
-    test: CorpusConfig | None = None
-    """Test set, for `evaluate` and `score`."""
+    temperature: Temperature = 1.0
+    """Sampling temperature T: a corpus of N pairs has the share N^(1/T), times its weight, in an
+    epoch (Arivazhagan et al. 2019). The largest corpus is not repeated. 1 is no change."""
+    dev: tuple[CorpusConfig, ...] = ()
+    """Development set, used to select the best model. A list has one set for each direction."""
+    test: tuple[CorpusConfig, ...] = ()
+    """Test set, for `evaluate` and `score`. A list has one set for each direction."""
     dev_size: CountOrZero = 0
     """Number of source sentences held out as the development set if `dev` is not given. They are
-    taken from the first training corpus."""
+    taken from the first training corpus of each direction."""
     test_size: CountOrZero = 0
     """Number of source sentences held out as the test set if `test` is not given. They are taken
-    from the first training corpus."""
+    from the first training corpus of each direction."""
     exclude: tuple[CorpusConfig, ...] = ()
     """Corpora whose source sentences are removed from the training data. For fine-tuning: the
     development and test sets of the model in `training.init_from`."""
@@ -143,7 +163,42 @@ class PairsConfig(DataConfig):
     @property
     def corpora(self) -> tuple[CorpusConfig, ...]:
         """All corpora, training corpora first."""
-        return (*self.train, *(corpus for corpus in (self.dev, self.test) if corpus), *self.exclude)
+        return (*self.train, *self.dev, *self.test, *self.exclude)
+
+    def directions_of(self, corpus: CorpusConfig) -> list[Direction]:
+        """Return the direction of a corpus and, if it is used in both, the reverse direction."""
+        source, target = corpus.languages or (self.source, self.target)
+        reverse = [Direction(target, source)] if corpus.reverse else []
+        return [Direction(source, target), *reverse]
+
+    def weights(self, sizes: Sequence[int]) -> list[float]:
+        """Return the repetitions per epoch of each training corpus and each reversed corpus.
+
+        sizes: their numbers of pairs.
+        """
+        given = [corpus.weight for corpus in self.train for _ in self.directions_of(corpus)]
+        largest, exponent = max(1, *sizes), 1 / self.temperature - 1
+        return [
+            weight * (max(1, size) / largest) ** exponent
+            for weight, size in zip(given, sizes, strict=True)
+        ]
+
+    @property
+    def directions(self) -> list[Direction]:
+        """Directions of the training corpora, each once."""
+        every = (direction for corpus in self.train for direction in self.directions_of(corpus))
+        return list(dict.fromkeys(every)) or [Direction(self.source, self.target)]
+
+    @property
+    def languages(self) -> list[str]:
+        """Languages of the training corpora, each once, source languages first."""
+        sources = [direction.source for direction in self.directions]
+        return list(dict.fromkeys([*sources, *self.targets]))
+
+    @property
+    def targets(self) -> list[str]:
+        """Target languages of the training corpora, each once."""
+        return list(dict.fromkeys(direction.target for direction in self.directions))
 
 
 @dataclass(frozen=True)

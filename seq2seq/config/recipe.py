@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from seq2seq.config.data import CorpusConfig, TextConfig
+from seq2seq.config.data import CorpusConfig, PairsConfig, TextConfig
 from seq2seq.config.schema import TASKS, Config
 from seq2seq.config.trees import from_tree, leaves, to_tree
 from seq2seq.errors import UserError, short
@@ -110,9 +110,10 @@ def _check_pairs(config: Config) -> None:
         "tokenizer.kind=byte is for language models: use bpe or char, which also cover all bytes",
     )
     if not config.translates:
+        wrong = [corpus for corpus in data.corpora if corpus.languages or corpus.reverse]
+        require(not wrong, f"languages and reverse of a corpus have no effect for {config.task}")
         return
-    for key, language in [("data.source", data.source), ("data.target", data.target)]:
-        require(bool(language.strip()), f"{key} is empty: give the language, such as {key}=en")
+    _check_languages(data)
     compile_patterns(data.protect, "data.protect")
     max_len = data.clean.max_len
     require(
@@ -125,6 +126,35 @@ def _check_pairs(config: Config) -> None:
             bool(tag) and not any(c.isspace() or c == "\u2581" for c in tag),
             f"data: tag={tag!r} must be a symbol without spaces, such as <news>",
         )
+
+
+def _check_languages(data: PairsConfig) -> None:
+    for key, language in [("data.source", data.source), ("data.target", data.target)]:
+        for corpus in data.corpora:
+            name = corpus.path or corpus.source or corpus.dataset
+            require(
+                len(corpus.languages) in (0, 2) and all(map(str.strip, corpus.languages)),
+                f"the languages of {name} must be source and target, such as [en, fr], not "
+                f"{list(corpus.languages)}",
+            )
+            require(
+                bool(corpus.languages or language.strip()),
+                f"{key} is empty: give the language, such as {key}=en, or give {name} "
+                "`languages: [en, fr]`",
+            )
+    for split, corpora in (("dev", data.dev), ("test", data.test)):
+        found = [direction for corpus in corpora for direction in data.directions_of(corpus)]
+        for direction in found:
+            require(
+                found.count(direction) == 1,
+                f"data.{split} has several sets for {direction}: give one for each direction",
+            )
+            for language, known in zip(direction, (data.languages, data.targets), strict=True):
+                require(
+                    language in known,
+                    f"data.{split} has the direction {direction}, but the training corpora have "
+                    f"no {language!r} there, only {', '.join(known)}",
+                )
 
 
 def _check_text(data: TextConfig) -> None:

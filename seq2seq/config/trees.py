@@ -62,7 +62,7 @@ def _convert(hint: Any, default: Any, value: Any, where: str, key: str) -> Any:
             raise UserError(f"{where}: {key}={short(number)} must be {bound}")
         return number
     if origin is tuple:
-        items = value if isinstance(value, list) else [value]
+        items = value if isinstance(value, list) else [] if value is None else [value]
         return tuple(_convert(options[0], None, item, where, key) for item in items)
     if origin is Literal:
         if value not in options:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from itertools import pairwise
@@ -14,7 +14,7 @@ import sentencepiece
 from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
-from seq2seq.config import AugmentConfig
+from seq2seq.config import PairsConfig
 from seq2seq.data.store import Ids, Store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Vocabulary
@@ -156,27 +156,37 @@ class Augmentation:
 
     def __init__(
         self,
-        config: AugmentConfig,
+        config: PairsConfig,
         store: Store,
         tokenizer: Tokenizer,
-        tags: Collection[str],
+        sizes: Sequence[int],
         longest: int,
     ) -> None:
-        """tags: symbols before sources. They are never changed. longest: see `Pairs`."""
-        self.store, self.tokenizer, self.tags, self.longest = store, tokenizer, tags, longest
-        rates = asdict(config)
+        """sizes: number of pairs of each corpus. longest: see `Pairs`."""
+        self.store, self.tokenizer, self.longest = store, tokenizer, longest
+        prefixes = {
+            tokenizer.prefix(direction.target, corpus.tag)
+            for corpus in config.train
+            for direction in config.directions_of(corpus)
+        }
+        self.prefixes = sorted(filter(None, prefixes), key=len, reverse=True)
+        """What comes before sources. It is never changed."""
+        # Pairs are joined with pairs of the same direction.
+        self._bounds = np.cumsum([0, *sizes] if len(config.directions) > 1 else [0, sum(sizes)])
+        rates = asdict(config.augment)
         self.rates = np.array([rates[name] for name in (*CHANGES, "join")])
 
     def __call__(
         self,
         sources: Sequence[Ids],
         targets: Sequence[Ids],
+        indices: NDArray[np.int64],
         positions: NDArray[np.int64],
         *,
         seed: int,
         epoch: int,
     ) -> tuple[list[Ids], list[Ids]]:
-        """Return the pairs, some of them changed. positions: their positions in the epoch.
+        """Return the pairs, some of them changed. indices, positions: see `Examples.load`.
 
         A pair that would exceed the longest stored sentence is not changed: the memory dry run and
         learned positions are limited to that length.
@@ -185,7 +195,7 @@ class Augmentation:
         changed = np.flatnonzero(applied.any(axis=1))
         random = generators(positions[changed], seed=seed, epoch=epoch)
         pairs = [
-            self._change(sources[i], targets[i], applied[i], generator)
+            self._change(sources[i], targets[i], int(indices[i]), applied[i], generator)
             for i, generator in zip(changed.tolist(), random, strict=True)
         ]
         rows = [
@@ -200,26 +210,28 @@ class Augmentation:
         return new_sources, new_targets
 
     def _change(
-        self, source: Ids, target: Ids, applied: NDArray[np.bool_], random: Generator
+        self, source: Ids, target: Ids, index: int, applied: NDArray[np.bool_], random: Generator
     ) -> Pair:
         """Return the changed text of a pair. applied: whether to apply each change, and to join."""
         tag, pair = self._text(source, target)
         if applied[-1] and max(len(source), len(target)) <= MAX_JOINED_LEN:
-            pair = join([pair, *self._short_pairs(random)])
+            pair = join([pair, *self._short_pairs(index, random)])
         for change, is_applied in zip(CHANGES.values(), applied[:-1], strict=True):
             if is_applied:
                 pair = change(pair, random)
         return f"{tag} {pair[0]}".lstrip(), pair[1]
 
     def _text(self, source: Ids, target: Ids) -> tuple[str, Pair]:
-        """Return the tag of a pair, if any, and its text."""
+        """Return what comes before the source of a pair, if anything, and its text."""
         [text] = self.tokenizer.source.decode([source.tolist()])
         [translation] = self.tokenizer.target.decode([target.tolist()])
-        tag, _, rest = text.partition(" ")
-        return (tag, (rest, translation)) if tag in self.tags else ("", (text, translation))
+        prefix = next((x for x in self.prefixes if text.startswith(f"{x} ")), "")
+        return prefix, (text[len(prefix) + 1 :] if prefix else text, translation)
 
-    def _short_pairs(self, random: Generator) -> list[Pair]:
+    def _short_pairs(self, index: int, random: Generator) -> list[Pair]:
         """Return one or two random pairs without tags, or fewer if they are long."""
-        indices = random.integers(len(self.store), size=random.integers(1, 3))
+        end = int(np.searchsorted(self._bounds, index, side="right"))
+        start, stop = self._bounds[end - 1], self._bounds[end]
+        indices = random.integers(start, stop, size=random.integers(1, 3))
         rows = zip(*self.store.pairs(indices), strict=True)
         return [self._text(*row)[1] for row in rows if max(map(len, row)) <= MAX_JOINED_LEN]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seq2seq.config import Direction
 from seq2seq.data.lines import read_object_file
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
@@ -31,7 +32,7 @@ def write_store(
 ) -> None:
     """Write batches of columns: source ids, target ids and, if `with_text`, both texts.
 
-    tag: symbol before the ids of each source. It is not part of the text.
+    tag: tag of the corpus. It is not part of the text.
     """
     import pyarrow  # here: most commands do not need it
 
@@ -138,6 +139,15 @@ class PreparedData:
     def store(self, split: str) -> Store:
         """Open the pairs of `train`, `dev` or `test`."""
         return Store([self.folder / file for file in self.facts(split)["files"]])
+
+    def sets(self, split: str) -> dict[Direction, Store]:
+        """Open the development or test set of each direction of a translation model."""
+        facts = self.facts(split)
+        directions = (Direction(*languages) for languages in facts["directions"])
+        return {
+            direction: Store([self.folder / file])
+            for direction, file in zip(directions, facts["files"], strict=True)
+        }
 
     def checksum(self, split: str) -> str:
         """Return the checksum of a split; raises UserError if it does not exist."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,6 +62,22 @@ class Tokenizer:
             x.knows(symbol) for x in self.translation_vocabularies for symbol in PLACEHOLDERS
         )
 
+    def prefix(self, target: str, tag: str | None = None) -> str | None:
+        """Return what comes before a source: the symbol of its target language, and a tag.
+
+        Vocabularies of models with a single target language have no such symbol.
+        """
+        piece, symbols = language_piece(target), []
+        if isinstance(self.source, SentencePieces) and self.source.knows(piece):
+            symbols.append(piece.lstrip("\u2581"))
+        return " ".join([*symbols, *([tag] if tag else [])]) or None
+
+    def languages(self) -> list[str]:
+        """Return the target languages that have a symbol."""
+        pieces = self.source.pieces(range(self.source.size))
+        found = (re.fullmatch("\u2581<2(.+)>", piece) for piece in pieces)
+        return [match[1] for match in found if match]
+
     @property
     def translation_vocabularies(self) -> tuple[SentencePieces, SentencePieces]:
         """The source and target vocabularies of a translation model."""
@@ -103,6 +120,11 @@ class Tokenizer:
         return cls(vocabularies[0], vocabularies[-1])
 
 
+def language_piece(target: str) -> str:
+    """Return the piece that tells a model to translate to a language."""
+    return f"\u2581<2{target}>"
+
+
 def _read_vocabulary(path: Path) -> Vocabulary:
     if path.suffix != ".json":
         return SentencePieces(path.read_bytes(), str(path))
@@ -113,13 +135,16 @@ def _read_vocabulary(path: Path) -> Vocabulary:
 def pipeline_of(
     config: PairsConfig,
     tokenizer: Tokenizer,
+    sources: Sequence[str],
+    target: str,
     *,
     tag: str | None = None,
     protect: Sequence[str] | None = None,
 ) -> Pipeline:
     """Return the way of texts to a model of a recipe and back.
 
-    protect: patterns of protected spans, instead of the recipe's.
+    sources: possible languages of the texts. protect: patterns of protected spans, instead of the
+    recipe's.
     """
     source, _ = tokenizer.translation_vocabularies
     pattern = compile_patterns(config.protect if protect is None else protect, "protect")
@@ -127,8 +152,8 @@ def pipeline_of(
     unknown = [any(piece.startswith("<0x") for piece in row) for row in pieces]
     return Pipeline(
         Spelling(pattern, tokenizer.has_placeholders),
-        language=config.source,
-        tag=tag,
+        languages=sources,
+        tag=tokenizer.prefix(target, tag),
         spaces=dict.fromkeys(map(ord, compress(OTHER_SPACES, unknown)), " "),
         knows=lambda word: source.knows(f"\u2581{word}"),
     )

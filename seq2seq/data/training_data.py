@@ -93,10 +93,9 @@ class Pairs(Examples):
         self.checksum = data.checksum("train")
         self.context = config.model.context
         self._corpus_sizes = data.facts("train")["pairs_per_corpus"]
-        self._corpus_weights = [corpus.weight for corpus in config.pairs.train]
-        tags = {corpus.tag for corpus in config.pairs.train if corpus.tag}
+        self._corpus_weights = config.pairs.weights(self._corpus_sizes)
         self._augment = Augmentation(
-            config.pairs.augment, self.store, self.tokenizer, tags, self.longest
+            config.pairs, self.store, self.tokenizer, self._corpus_sizes, self.longest
         )
         self._bpe_dropout = config.tokenizer.bpe_dropout
         self.needs_workers = bool(self._bpe_dropout or self._augment.rates.any())
@@ -115,7 +114,9 @@ class Pairs(Examples):
     def load(self, indices: Indices, positions: Indices, *, seed: int, epoch: int) -> list[IdsPair]:
         sources, targets = self.store.pairs(indices)
         if self._augment.rates.any():
-            sources, targets = self._augment(sources, targets, positions, seed=seed, epoch=epoch)
+            sources, targets = self._augment(
+                sources, targets, indices, positions, seed=seed, epoch=epoch
+            )
         if self._bpe_dropout:
             random = generators(positions, seed=seed, epoch=epoch)
             sources = self._resample(sources, self.tokenizer.source, random, self.longest - 1)

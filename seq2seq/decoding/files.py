@@ -51,11 +51,14 @@ class RequestReader:
         prefixes: Path | None = None,
         constraints: Path | None = None,
         references: Path | None = None,
+        to: str = "",
+        source: str = "",
     ) -> None:
         """json_lines: non-blank lines are JSON objects. prefixes, constraints, references: files
         with one line for each input line; terms in a line of constraints are separated by tabs.
+        to, source: languages (see `Request`); the field "to" of a JSON line replaces `to`.
         """
-        self.json_lines = json_lines
+        self.json_lines, self.to, self.source = json_lines, to, source
         paths = {"prefixes": prefixes, "constraints": constraints, "references": references}
         self._paths = {name: path for name, path in paths.items() if path}
         require_files(self._paths.values())
@@ -75,6 +78,8 @@ class RequestReader:
             prefix=fields.get("prefix", parallel.get("prefixes", "")),
             constraints=(*constraints, *fields.get("constraints", ())),
             references=(*references, *fields.get("references", ())),
+            to=fields.get("to", self.to),
+            source=self.source,
             fields=fields,
         )
 
@@ -99,13 +104,13 @@ def _json_fields(line: str, where: str) -> dict[str, Any]:
         fields = read_object(line)
     except ValueError as error:
         raise UserError(f"{where}: not a JSON object ({error})") from None
-    strings = [fields.get("text"), fields.get("prefix", "")]
+    strings = [fields.get("text"), fields.get("prefix", ""), fields.get("to", "")]
     for name in ("constraints", "references"):
         entries = fields.get(name, [])
         strings += entries if isinstance(entries, list) else [None]
     if not all(isinstance(string, str) for string in strings):
         raise UserError(
-            f'{where}: a JSON object needs a string "text"; "prefix" must be a string, and '
+            f'{where}: a JSON object needs a string "text"; "prefix" and "to" must be strings, and '
             '"constraints" and "references" must be lists of strings'
         )
     return fields

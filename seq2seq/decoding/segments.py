@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain, islice
@@ -27,7 +27,7 @@ from seq2seq.decoding.translation import END, Candidate, Options, Request, Trans
 from seq2seq.errors import UserError
 from seq2seq.text.language import Sentences
 from seq2seq.text.pipeline import Pipeline, Prepared, Segment, Stage
-from seq2seq.text.protect import ProtectedText
+from seq2seq.text.protect import ProtectedText, Spelling
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +62,14 @@ class Encoder:
     """Checks requests, prepares their texts and encodes them."""
 
     def __init__(
-        self, tokenizer: Tokenizer, pipeline: Pipeline, max_len: int, max_target_len: int
+        self,
+        tokenizer: Tokenizer,
+        pipeline: Callable[[str, str], Pipeline],
+        max_len: int,
+        max_target_len: int,
     ) -> None:
-        """max_len: maximum length of a segment. max_target_len: maximum length of prefixes and
+        """pipeline: returns the pipeline for a target and a source language (see `Request`).
+        max_len: maximum length of a segment. max_target_len: maximum length of prefixes and
         references. Both are in tokens, without the end symbol.
         """
         self.source, self.target = tokenizer.translation_vocabularies
@@ -74,24 +79,40 @@ class Encoder:
         self, requests: Sequence[Request], options: Options, *, recase: bool
     ) -> list[EncodedRequest]:
         """Encode requests. recase: read texts in UPPER and Title Case in sentence case."""
-        glossary, language = options.glossary, self.pipeline.language
-        stages = partial(self.pipeline.stages, recase=recase)
-        if glossary:
-            stages = partial(stages, terms=glossary.case_sensitive)
-        count = partial(self._count, stages())
-        usual = stages(sentences=Sentences(language) if options.paragraphs else None)
-        short = stages(sentences=Sentences(language, self.max_len, count))
-        prepared = [self.pipeline.before(request.text, usual) for request in requests]
+        directions = dict.fromkeys((request.to, request.source) for request in requests)
+        encoded: dict[int, EncodedRequest] = {}
+        for to, source in directions:
+            chosen = {i: x for i, x in enumerate(requests) if (x.to, x.source) == (to, source)}
+            try:
+                pipeline = self.pipeline(to, source)
+                found = self._encode_all([*chosen.values()], pipeline, options, recase)
+            except UserError as error:  # an unknown language
+                nothing = Prepared(ProtectedText(""), (), Spelling(None, False), None)
+                found = [EncodedRequest(x, nothing, error=str(error)) for x in chosen.values()]
+            encoded |= zip(chosen, found, strict=True)
+        return [encoded[i] for i in range(len(requests))]
+
+    def _encode_all(
+        self, requests: Sequence[Request], pipeline: Pipeline, options: Options, recase: bool
+    ) -> list[EncodedRequest]:
+        """Encode requests of one direction."""
+        stages = partial(pipeline.stages, recase=recase)
+        if options.glossary:
+            stages = partial(stages, terms=options.glossary.case_sensitive)
+        count, languages = partial(self._count, pipeline, stages()), pipeline.languages
+        usual = stages(sentences=Sentences(languages) if options.paragraphs else None)
+        short = stages(sentences=Sentences(languages, self.max_len, count))
+        prepared = [pipeline.before(request.text, usual) for request in requests]
         # A call for each text would be a hundred times as slow.
         rows = iter(self._pieces(chain.from_iterable(x.segments for x in prepared)))
         encoded = []
         for request, text in zip(requests, prepared, strict=True):
             pieces = [next(rows) for _ in text.segments]
             if any(len(row) > self.max_len for row in pieces):
-                text = self.pipeline.before(request.text, short)
+                text = pipeline.before(request.text, short)
                 pieces = self._pieces(text.segments)
             try:
-                encoded.append(self._encode(request, text, pieces, options))
+                encoded.append(self._encode(request, text, pieces, options, pipeline))
             except UserError as error:
                 nothing = text._replace(segments=())
                 encoded.append(EncodedRequest(request, nothing, error=str(error)))
@@ -100,18 +121,25 @@ class Encoder:
     def _pieces(self, segments: Iterable[Segment]) -> list[list[str]]:
         return self.source.encode_pieces([segment.read for segment in segments])
 
-    def _count(self, stages: Sequence[Stage], texts: Sequence[ProtectedText]) -> list[int]:
+    def _count(
+        self, pipeline: Pipeline, stages: Sequence[Stage], texts: Sequence[ProtectedText]
+    ) -> list[int]:
         """Return the number of tokens that the model reads for each text after some stages."""
         for stage in stages:
             texts = [part for text in texts for part in stage.before(text)[0]]
-        return [len(row) for row in self.source.encode_pieces(list(map(self.pipeline.read, texts)))]
+        return [len(row) for row in self.source.encode_pieces(list(map(pipeline.read, texts)))]
 
     def _encode(
-        self, request: Request, text: Prepared, pieces: Sequence[list[str]], options: Options
+        self,
+        request: Request,
+        text: Prepared,
+        pieces: Sequence[list[str]],
+        options: Options,
+        pipeline: Pipeline,
     ) -> EncodedRequest:
         if len(pieces) > 1:
             self._check_parts(request, len(pieces), options)
-        references = self._references(request, text)
+        references = self._references(request, text, pipeline)
         if not any(pieces):
             return EncodedRequest(request, text._replace(segments=()), references=references)
         prefix: list[str] = []
@@ -128,11 +156,11 @@ class Encoder:
             sources.append(Source(row, prefix, encoded, (request.number, number)))
         return EncodedRequest(request, text, sources, references)
 
-    def _references(self, request: Request, text: Prepared) -> list[Written]:
+    def _references(self, request: Request, text: Prepared, pipeline: Pipeline) -> list[Written]:
         """Return the references as the model would write them."""
         if not request.references:
             return []
-        segments = text.segments or [Segment(text.whole, self.pipeline.read(text.whole))]
+        segments = text.segments or [pipeline.segment(text.whole)]
         [source] = self._pieces(segments)
         texts = list(map(text.given, request.references))
         rows = self._targets(texts)
@@ -175,9 +203,9 @@ class Decoder:
     """Makes translations of an engine's hypotheses, with the outputs that the options ask for."""
 
     def __init__(
-        self, engine: Engine, pipeline: Pipeline, options: Options, decoding: DecodingConfig
+        self, engine: Engine, spelling: Spelling, options: Options, decoding: DecodingConfig
     ) -> None:
-        self.engine, self.pipeline = engine, pipeline
+        self.engine, self.spelling = engine, spelling
         self.options, self.decoding = options, decoding
 
     def decode(
@@ -214,7 +242,7 @@ class Decoder:
 
     def _repaired(self, written: Sequence[Written]) -> list[Written]:
         """Insert the protected spans that the search lost, and count faults."""
-        spelling, repaired = self.pipeline.spelling, list(written)
+        spelling, repaired = self.spelling, list(written)
         lost_spans = {}
         for i, x in enumerate(written):
             if x.segment.text.spans:
@@ -227,7 +255,7 @@ class Decoder:
             x = repaired[i]
             columns = piece_starts(x.segment.read, x.source, self.engine.source)
             rows = piece_starts(x.text, x.pieces, self.engine.target)
-            text = spelling.repair(*x.segment, x.text, lost, weights, columns, rows)
+            text = spelling.repair(*x.segment[:2], x.text, lost, weights, columns, rows)
             repaired[i] = x._replace(text=text)
         return repaired
 
@@ -248,23 +276,23 @@ class Decoder:
         return scored
 
     def _aligned(self, written: Sequence[Written]) -> list[Written]:
-        """Add word alignments. The tag of a source is not a word."""
+        """Add word alignments. Symbols before a source are not words."""
         if not self.options.alignment:
             return list(written)
         aligned, words = list(written), self.options.words
-        num_tags = len(words.findall(self.pipeline.tag or ""))
         read = map(self._as_read, written)
         chosen = {i: x for i, x in enumerate(read) if x.pieces}
         attention = self._attention(chosen.values())
         for (i, x), weights in zip(chosen.items(), attention, strict=True):
             text = x.segment.text
-            placeholders = bool(text.spans) and self.pipeline.spelling.has_placeholders
+            placeholders = bool(text.spans) and self.spelling.has_placeholders
             words_of = partial(
                 piece_words, words=words, restore=text.restore if placeholders else None
             )
             source = words_of(x.segment.read, x.source, self.engine.source)
             target = words_of(x.text, x.pieces, self.engine.target)
             links = align(weights, source, target)
+            num_tags = len(words.findall(x.segment.tag))
             links = [(i - num_tags, j) for i, j in links if i >= num_tags]
             aligned[i] = written[i]._replace(alignment=links)
         return aligned
@@ -273,7 +301,7 @@ class Decoder:
         """Return a repaired translation as the model would have written it."""
         if not written.num_repaired:
             return written
-        spelling, source = self.pipeline.spelling, written.segment.text
+        spelling, source = self.spelling, written.segment.text
         text = spelling.read(source, spelling.checked(source, written.text))
         [pieces] = self.engine.target.encode_pieces([text])
         return written._replace(text=text, pieces=pieces)

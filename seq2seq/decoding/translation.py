@@ -53,6 +53,10 @@ class Request:
     """Terms that must appear in the translation."""
     references: tuple[str, ...] = ()
     """Translations to score."""
+    to: str = ""
+    """Target language; empty for the only one of a model."""
+    source: str = ""
+    """Source language. It selects the rules for sentences; empty to identify it."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """All fields of a JSON line."""
 
@@ -66,8 +70,13 @@ def make_requests(
     prefixes: Sequence[str] | None,
     constraints: Sequence[Sequence[str]] | None,
     references: Sequence[Sequence[str]] | None,
+    to: str = "",
+    source: str = "",
 ) -> list[Request]:
-    """Return a request for each text and the corresponding entries of the lists."""
+    """Return a request for each text and the corresponding entries of the lists.
+
+    to, source: languages of all texts (see `Request`).
+    """
     if isinstance(texts, str):
         raise TypeError("texts must be a list, not a string; write translate([text])[0]")
     count = len(texts)
@@ -80,7 +89,7 @@ def make_requests(
         if name != "prefixes" and any(isinstance(entry, str) for entry in entries):
             raise TypeError(f"{name} needs a list of strings for each text, such as [['a']]")
     return [
-        Request(text, number, prefix, tuple(terms), tuple(targets))
+        Request(text, number, prefix, tuple(terms), tuple(targets), to, source)
         for number, (text, prefix, terms, targets) in enumerate(
             zip(texts, prefixes, constraints, references, strict=True)
         )
@@ -153,13 +162,22 @@ class Translation:
 
 
 def document_requests(
-    document: Document, spans: re.Pattern[str] | None, glossary: Glossary | None = None
+    document: Document,
+    spans: re.Pattern[str] | None,
+    glossary: Glossary | None = None,
+    *,
+    to: str = "",
+    source: str = "",
 ) -> tuple[list[Request], Options]:
     """Return a request for each block, and the options with which to translate them.
 
-    spans: pattern of protected spans. Each is one word of the alignments.
+    spans: pattern of protected spans. Each is one word of the alignments. to, source: see
+    `Request`.
     """
-    requests = [Request(block.text, number) for number, block in enumerate(document.blocks)]
+    requests = [
+        Request(block.text, number, to=to, source=source)
+        for number, block in enumerate(document.blocks)
+    ]
     has_markup = any(block.elements for block in document.blocks)  # alignment takes time
     return requests, Options(
         scores=False,

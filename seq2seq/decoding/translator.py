@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -36,6 +36,7 @@ from seq2seq.formats.model_directory import (
     require_undamaged,
 )
 from seq2seq.machine.devices import default_device
+from seq2seq.text.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from seq2seq.decoding.torch_engine import TorchEngine
@@ -177,10 +178,36 @@ class Translator:
                 "corpora"
             )
         limit = min(config.max_source_tokens for config in engines.configs)
-        data = engines.configs[0].pairs
-        self.pipeline = pipeline_of(data, self.tokenizer, tag=tag, protect=protect)
+        self.data, self._protect = engines.configs[0].pairs, protect
         max_target_len = min(limit, engines.max_target_len - 1)
+        self.pipeline = cache(self._pipeline)
+        self.spelling = self.pipeline(self.data.targets[0]).spelling
         self._encoder = Encoder(self.tokenizer, self.pipeline, limit, max_target_len)
+
+    def _pipeline(self, to: str = "", source: str = "") -> Pipeline:
+        """Return the way of texts to a target language and, if given, from a source language.
+
+        Raises UserError for a language that the model does not have, and without a target language
+        if it has several.
+        """
+        data = self.data
+        if not to and len(data.targets) > 1:
+            raise UserError(
+                f"{self.engines.name} translates to {', '.join(data.targets)}: name one with --to "
+                '(in Python: to="...")'
+            )
+        for language, known, verb in (
+            (to, data.targets, "translates to"),
+            (source, data.languages, "has the languages"),
+        ):
+            if language and language not in known:
+                names = ", ".join(filter(None, known)) or "a language without a name"
+                raise UserError(f"{self.engines.name} {verb} {names}, not {language!r}")
+        target = to or data.targets[0]
+        sources = [source] if source else [x.source for x in data.directions if x.target == target]
+        return pipeline_of(
+            data, self.tokenizer, sources, target, tag=self.tag, protect=self._protect
+        )
 
     @classmethod
     def load(
@@ -260,19 +287,23 @@ class Translator:
         alignment: bool = False,
         search: bool = True,
         paragraphs: bool = False,
+        to: str = "",
+        source: str = "",
         **decoding: Any,
     ) -> list[Translation]:
         """Return a `Translation` for each text, in order.
 
-        prefixes: beginning of each translation. constraints: terms that must appear in each
-        translation. references: translations of each text to score. nbest: number of translations
-        of each text. scores: compute scores; this may take extra time. tokens: return
-        log-probabilities of the pieces. alignment: return word alignments. search: translate; if
-        False, only score the references. paragraphs: translate the sentences of each text
-        separately. decoding: keys of the recipe's section `decoding`, to replace its values. The
-        translator's tag, if any, is put before every text.
+        to: target language, if the model has several. source: source language; by default it is
+        identified where it matters. prefixes: beginning of each translation. constraints: terms
+        that must appear in each translation. references: translations of each text to score. nbest:
+        number of translations of each text. scores: compute scores; this may take extra time.
+        tokens: return log-probabilities of the pieces. alignment: return word alignments. search:
+        translate; if False, only score the references. paragraphs: translate the sentences of each
+        text separately. decoding: keys of the recipe's section `decoding`, to replace its values.
+        The translator's tag, if any, is put before every text.
         """
-        requests = make_requests(texts, prefixes, constraints, references)
+        self.pipeline(to, source)  # fails for an unknown language
+        requests = make_requests(texts, prefixes, constraints, references, to, source)
         changed = changed_decoding(self.decoding, decoding)
         options = Options(nbest, scores, tokens, alignment, search, paragraphs, glossary)
         translations = self.process(requests, options, changed)
@@ -280,15 +311,24 @@ class Translator:
         return translations
 
     def translate_document(
-        self, text: str, *, format: str, glossary: Glossary | None = None, **decoding: Any
+        self,
+        text: str,
+        *,
+        format: str,
+        glossary: Glossary | None = None,
+        to: str = "",
+        source: str = "",
+        **decoding: Any,
     ) -> str:
         """Return a document with its text translated sentence by sentence.
 
-        format: html, xml, xliff, po, srt or markdown (docs/text.md). A block that cannot be
-        translated stays as it is, with a warning. Raises UserError for an invalid document.
+        to, source: see `translations`. format: html, xml, xliff, po, srt or markdown
+        (docs/text.md). A block that cannot be translated stays as it is, with a warning. Raises
+        UserError for an invalid document.
         """
         document = read_document(text, format)
-        requests, options = document_requests(document, self.pipeline.spelling.pattern, glossary)
+        pattern = self.pipeline(to, source).spelling.pattern
+        requests, options = document_requests(document, pattern, glossary, to=to, source=source)
         changed = changed_decoding(self.decoding, decoding)
         return write_document(document, options.words, self.process(requests, options, changed))
 
@@ -320,7 +360,7 @@ class Translator:
         if options.search:
             sources = [source for request in encoded for source in request.sources]
             found = engine.search(sources, decoding, nbest=options.nbest, progress=progress)
-        return Decoder(engine, self.pipeline, options, decoding).decode(encoded, found)
+        return Decoder(engine, self.spelling, options, decoding).decode(encoded, found)
 
 
 def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:

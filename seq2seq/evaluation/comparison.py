@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import chain, zip_longest
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,50 @@ class Result:
         footnotes = [f"  {name:7}  {text}" for name, text in notes.items() if text]
         parts = [part for part in (aligned(rows), sentences, footnotes) if part]
         return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def results_tree(results: Mapping[str, Result]) -> dict[str, Any]:
+    """Return a JSON object with the result of each direction, and the means of all metrics."""
+    first = next(iter(results.values()))
+    means = {
+        system.name: {
+            score.key: round(_mean(results, number, i), 4) for i, score in enumerate(scores)
+        }
+        for number, (system, scores) in enumerate(zip(first.systems, first.scores, strict=True))
+    }
+    return {"mean": means, "directions": {name: x.to_dict() for name, x in results.items()}}
+
+
+def results_text(results: Mapping[str, Result]) -> str:
+    """Return a table with a row for each direction and their mean, and the comparisons."""
+    first = next(iter(results.values()))
+    rows = [["direction", "system", *(score.name for score in first.scores[0])]]
+    for number, system in enumerate(first.systems):
+        for name, result in results.items():
+            rows.append([name, system.name, *(score.text for score in result.scores[number])])
+        means = (f"{_mean(results, number, i):.2f}" for i in range(len(first.scores[number])))
+        rows.append(["mean", system.name, *means])
+    sentences = [
+        f"{name}: {comparison.sentence()}"
+        for name, result in results.items()
+        for comparison in chain(*result.comparisons)
+    ]
+    sentences += [RULE, ABOUT_MODELS] if sentences else []
+    signatures: dict[tuple[str, str], list[str]] = {}
+    for name, result in results.items():
+        for score in result.scores[0]:
+            signatures.setdefault((score.name, score.signature), []).append(name)
+    footnotes = [
+        f"  {metric:7}  {signature}" + (f"  ({', '.join(names)})" if names != [*results] else "")
+        for (metric, signature), names in signatures.items()
+        if signature
+    ]
+    parts = [part for part in (aligned(rows, left={0, 1}), sentences, footnotes) if part]
+    return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def _mean(results: Mapping[str, Result], system: int, metric: int) -> float:
+    return fmean(result.scores[system][metric].value for result in results.values())
 
 
 @sacrebleu_errors()

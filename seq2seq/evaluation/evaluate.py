@@ -20,7 +20,7 @@ from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import UserError, named_output, not_a_number
 from seq2seq.evaluation.evaluators import TranslationEvaluator, evaluator_of
 from seq2seq.evaluation.metrics import VALIDATION_METRICS, bleu_tokenizer, score
-from seq2seq.evaluation.systems import read_pairs, split_of_run, test_tag
+from seq2seq.evaluation.systems import direction_of, read_pairs, split_of_run, test_tag
 from seq2seq.files import output_file
 from seq2seq.formats.model_directory import find_model
 from seq2seq.formats.weights import load_model
@@ -30,7 +30,7 @@ from seq2seq.preparation.text import encode_text
 from seq2seq.processes import Processes
 from seq2seq.terminal import aligned
 from seq2seq.text.augment import CHANGES, Pair, join
-from seq2seq.training.records import metric_name
+from seq2seq.training.records import direction_rows, metric_name
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,8 @@ def evaluate_run(
     processes: Processes,
     *,
     data: str | None = None,
+    to: str = "",
+    source: str = "",
     output: Path | None = None,
     batch_tokens: int | None = None,
     stride: int | None = None,
@@ -49,7 +51,8 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Return the metrics of a trained model on a split, and the settings of the evaluation.
 
-    data: files to evaluate on instead of a split (`encode_files`). output: file for the
+    data: files to evaluate on instead of a split (`encode_files`). to, source: evaluate only
+    directions with these languages. output: file for the
     translations. batch_tokens: overrides training.micro_batch_tokens and decoding.batch_tokens.
     stride: see `TextEvaluator`. with_robustness: add the table of `robustness`.
     """
@@ -63,11 +66,17 @@ def evaluate_run(
     options = {"stride": stride} if stride else {}
     with TemporaryDirectory() as folder:
         if data is not None:
-            prepared, split = encode_files(config, loaded.tokenizer, data, Path(folder)), "test"
+            prepared = encode_files(config, loaded.tokenizer, data, Path(folder), to, source)
+            split = "test"
         else:
             with processes.main_first():
                 prepared = split_of_run(config, run, split, loaded.tokenizer)
-        evaluator = evaluator_of(config, prepared, split, processes, **options)
+        evaluator = evaluator_of(
+            config, prepared, split, processes, to=to, source=source, **options
+        )
+        if (output or with_robustness) and not isinstance(evaluator, TranslationEvaluator):
+            option = "-o" if output else "--robustness"
+            raise UserError(f"{option} is for one direction: name it with --from and --to")
         logger.info("evaluating %s on %s", run, evaluator.description)
         metrics: dict[str, Any] = evaluator(loaded.model)
     if output:
@@ -83,15 +92,21 @@ def evaluate_run(
         assert isinstance(loaded.model, Transformer)
         translator = evaluator.translator(loaded.model)
         metrics["robustness"] = robustness(
-            partial(map_sharded, translator.translate, processes=processes),
+            partial(
+                map_sharded,
+                partial(translator.translate, to=evaluator.direction.target),
+                processes=processes,
+            ),
             list(zip(evaluator.sources, evaluator.references, strict=True)),
-            tokenize=bleu_tokenizer(config.pairs),
+            tokenize=bleu_tokenizer(config.pairs, evaluator.direction.target),
         )
     return metrics
 
 
-def encode_files(config: Config, tokenizer: Tokenizer, data: str, folder: Path) -> PreparedData:
-    """Encode files to a folder as the split `test`.
+def encode_files(
+    config: Config, tokenizer: Tokenizer, data: str, folder: Path, to: str = "", source: str = ""
+) -> PreparedData:
+    """Encode files to a folder as the split `test`. to, source: see `direction_of`.
 
     data: as `data.test` in a recipe: PREFIX of two files or a .tsv for translation, a file of
     `label<TAB>text` lines for a classifier, a file or folder of text for a language model.
@@ -99,12 +114,14 @@ def encode_files(config: Config, tokenizer: Tokenizer, data: str, folder: Path) 
     if isinstance(config.data, TextConfig):
         facts = encode_text(tokenizer, data, folder)
         return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
-    pairs = read_pairs(config.pairs, data)
+    direction = direction_of(config.pairs, to, source)
+    pairs = read_pairs(config.pairs, data, direction)
     known = tokenizer.target.names if isinstance(tokenizer.target, Labels) else None
     if known and (unknown := {label for _, label in pairs}.difference(known)):
         raise UserError(f"--data: {data} has the label {min(unknown)!r}, unknown to the model")
-    encode_pairs(folder / "test.arrow", pairs, tokenizer, config.pairs, tag=test_tag(config))
-    facts = {"files": ["test.arrow"], "pairs": len(pairs)}
+    tag = test_tag(config, direction)
+    encode_pairs(folder / "test.arrow", pairs, tokenizer, config.pairs, direction, tag=tag)
+    facts = {"files": ["test.arrow"], "pairs": len(pairs), "directions": [list(direction)]}
     return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
 
 
@@ -138,8 +155,14 @@ def robustness(
 def metrics_text(metrics: dict[str, Any]) -> str:
     """Return the result of `evaluate_run` as text, a metric on each line."""
     lines = []
+    by_direction = {name: value for name, value in metrics.items() if "/" in name}
     for name, value in metrics.items():
-        if name == "robustness":
+        if name in by_direction:
+            continue
+        if name == "directions":
+            lines += ["", *aligned(direction_rows(metrics)), ""]
+            lines += [f"{key}: BLEU {facts['signature']}" for key, facts in value.items()]
+        elif name == "robustness":
             rows = [["change", "BLEU", "chrF2", "chrF2 lost"]]
             for change, scores in value.items():
                 rows.append([change, *(f"{number:.2f}" for number in scores.values())])

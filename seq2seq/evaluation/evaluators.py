@@ -7,14 +7,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from seq2seq.config import Config
+from seq2seq.config import Config, Direction
 from seq2seq.data.batching import collate, context_window_batch, micro_batches, shard
 from seq2seq.data.lines import map_sharded
 from seq2seq.data.store import PreparedData
@@ -29,7 +31,7 @@ from seq2seq.evaluation.metrics import (
     bleu_tokenizer,
     score,
 )
-from seq2seq.evaluation.systems import describe_search, warn_of_tags
+from seq2seq.evaluation.systems import describe_search, sets_of, warn_of_tags
 from seq2seq.machine.threads import adapt_threads
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 from seq2seq.processes import Processes
@@ -69,14 +71,16 @@ class SplitEvaluator(ABC):
 
 @dataclass
 class TranslationEvaluator(SplitEvaluator):
-    """Evaluates a translation model with sacreBLEU."""
+    """Evaluates a translation model with sacreBLEU, on the set of one direction."""
+
+    direction: Direction = field(kw_only=True)
 
     def __post_init__(self) -> None:
         model, self.decoding = self.config.model, self.config.decoding
         if self.validation:
             self.decoding = replace(self.decoding, beam=self.decoding.validation_beam)
         self.translates = not self.validation or self.config.training.best_by == "bleu"
-        self.store = self.data.store(self.split)
+        self.store = self.data.sets(self.split)[self.direction]
         warn_of_tags(self.config, self.store.tag)
         self.sources, self.references = self.store.texts(self.limit)
         self.translations: Sequence[str] = ()
@@ -105,10 +109,12 @@ class TranslationEvaluator(SplitEvaluator):
         if math.isnan(metrics["nll"]):  # a search would raise
             return metrics | dict.fromkeys(keys, math.nan)
         translator = self.translator(model)
-        self.translations = map_sharded(translator.translate, self.sources, self.processes)
+        source, target = self.direction
+        translate = partial(translator.translate, to=target, source=source)
+        self.translations = map_sharded(translate, self.sources, self.processes)
         scores: Sequence[Score] = ()
         if self.processes.is_main:  # others would take its cores
-            tokenize = bleu_tokenizer(self.config.pairs)
+            tokenize = bleu_tokenizer(self.config.pairs, target)
             scores = score(self.translations, [self.references], tokenize=tokenize, keys=keys)
         scores = self.processes.broadcast(scores)
         self.facts |= {metric.signature_key: metric.signature for metric in scores}
@@ -138,6 +144,33 @@ class TranslationEvaluator(SplitEvaluator):
         loss_sum, nll_sum, num_tokens = processes.all_reduce(*sums.tolist())
         nll = nll_sum / num_tokens
         return {"loss": loss_sum / num_tokens, "nll": nll, "perplexity": math.exp(min(nll, 700))}
+
+
+@dataclass
+class MultilingualEvaluator(SplitEvaluator):
+    """Evaluates a translation model on the sets of several directions.
+
+    The metrics are means over directions. Those of a direction have names such as `bleu/en-fr`.
+    """
+
+    directions: Sequence[Direction] = ()
+
+    def __post_init__(self) -> None:
+        arguments = self.config, self.data, self.split, self.processes, self.validation
+        self.evaluators = {
+            direction: TranslationEvaluator(*arguments, direction=direction)
+            for direction in self.directions
+        }
+        parts = (f"{name}: {x.description}" for name, x in self.evaluators.items())
+        self.description = "; ".join(parts)
+
+    def __call__(self, model: Transformer) -> dict[str, float]:
+        """Return the metrics of `TranslationEvaluator`: their means, and those of directions."""
+        found = {direction: x(model) for direction, x in self.evaluators.items()}
+        keys = next(iter(found.values()))
+        means = {key: fmean(metrics[key] for metrics in found.values()) for key in keys}
+        self.facts = {"directions": {str(name): x.facts for name, x in self.evaluators.items()}}
+        return means | {f"{key}/{name}": x[key] for name, x in found.items() for key in means}
 
 
 @dataclass
@@ -262,11 +295,28 @@ def macro_f1(confusion: NDArray[np.int64]) -> float:
 
 
 def evaluator_of(
-    config: Config, data: PreparedData, split: str, processes: Processes, **options: Any
+    config: Config,
+    data: PreparedData,
+    split: str,
+    processes: Processes,
+    *,
+    to: str = "",
+    source: str = "",
+    **options: Any,
 ) -> SplitEvaluator:
-    """Return the evaluator of a recipe's task. options: fields of the evaluator."""
-    kinds = {"language_model": TextEvaluator, "classification": LabelEvaluator}
-    kind = kinds.get(config.task, TranslationEvaluator)
+    """Return the evaluator of a recipe's task.
+
+    to, source: evaluate only directions with these languages. options: fields of the evaluator.
+    """
+    if config.translates:
+        directions = list(sets_of(data, split, to, source))
+        if len(directions) == 1:
+            [options["direction"]] = directions
+            return TranslationEvaluator(config, data, split, processes, **options)
+        return MultilingualEvaluator(
+            config, data, split, processes, directions=directions, **options
+        )
+    kind = TextEvaluator if config.task == "language_model" else LabelEvaluator
     return kind(config, data, split, processes, **options)
 
 

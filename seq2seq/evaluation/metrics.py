@@ -67,9 +67,9 @@ class Score:
         return "signature" if self.key == "bleu" else f"{self.key}_signature"
 
 
-def bleu_tokenizer(data: PairsConfig) -> str:
-    """Return the sacreBLEU tokenizer for the target texts of a recipe."""
-    return "none" if data.tokenized else tokenizer_of(data.target)
+def bleu_tokenizer(data: PairsConfig, target: str) -> str:
+    """Return the sacreBLEU tokenizer for the texts of a target language of a recipe."""
+    return "none" if data.tokenized else tokenizer_of(target)
 
 
 @cache

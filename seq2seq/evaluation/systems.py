@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from seq2seq.config import Config, CorpusConfig, DecodingConfig, PairsConfig, with_paths
+from seq2seq.config import (
+    Config,
+    CorpusConfig,
+    DecodingConfig,
+    Direction,
+    PairsConfig,
+    with_paths,
+)
 from seq2seq.data.lines import map_sharded, read_file
-from seq2seq.data.store import PreparedData
+from seq2seq.data.store import PreparedData, Store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
@@ -62,6 +69,14 @@ class TestSet:
         return make_metric(key, tokenize=self.tokenize, lowercase=self.lowercase)
 
 
+class Texts(NamedTuple):
+    """The test set of one direction, and the tag that each run puts before its sources."""
+
+    sources: Sequence[str]
+    targets: Sequence[str]
+    tags: Mapping[Path, str | None]
+
+
 def load_systems(
     hypotheses: Sequence[Path],
     references: Sequence[Path],
@@ -69,15 +84,17 @@ def load_systems(
     *,
     split: str = "test",
     data: str | None = None,
+    to: str = "",
+    source: str = "",
     tokenize: str | None = None,
     lowercase: bool = False,
-) -> tuple[TestSet, list[System]]:
-    """Return the test set and the translations of all systems.
+) -> dict[Direction | None, tuple[TestSet, list[System]]]:
+    """Return the test set and the translations of all systems, by direction (None: files alone).
 
     hypotheses: files or runs. The references come from `references`, from the files named by `data`
-    or from a split of the first run. processes: they share the translation. tokenize: by default
-    the tokenizer of the first run's recipe, or of the language that is the suffix of the
-    references.
+    or from a split of the first run. processes: they share the translation. to, source: only
+    directions with these languages. tokenize: by default the tokenizer of the first run's recipe,
+    or of the language that is the suffix of the references.
     """
     runs = {path: _config_of(path) for path in hypotheses if path.is_dir()}
     if references and (runs or data is not None):
@@ -85,48 +102,69 @@ def load_systems(
             "give either reference files or --data PREFIX (runs translate its source sentences)"
         )
     files = {path: read_file(path) for path in hypotheses if path not in runs}
+    test_sets: dict[Direction | None, TestSet] = {}
+    texts: Mapping[Direction, Texts] = {}
     if references:
         lists = [read_file(path) for path in references]
-        sources: Sequence[str] = ()
+        language = references[0].suffix[1:]
+        test_sets[None] = TestSet(lists, (), tokenize or tokenizer_of(language), lowercase)
     elif runs:
-        sources, targets, tags = _texts_of_runs(runs, split, data)
-        lists = [targets]
+        texts = _texts_of_runs(runs, split, data, to, source)
+        for direction, (sources, targets, _) in texts.items():
+            target_tokenizer = bleu_tokenizer(next(iter(runs.values())).pairs, direction.target)
+            test_sets[direction] = TestSet(
+                [targets], sources, tokenize or target_tokenizer, lowercase
+            )
     else:
         raise UserError(
             "no references: name the file before --against, as in `seq2seq score HYP REF "
             "--against HYP2`; runs need no file"
         )
+    if files and len(test_sets) > 1:
+        names = ", ".join(map(str, test_sets))
+        raise UserError(f"a file has one direction of {names}: name it with --from and --to")
     for path, lines in files.items():  # fail before the runs translate
-        for texts in lists:
-            if len(texts) != len(lines):
+        for targets in next(iter(test_sets.values())).references:
+            if len(targets) != len(lines):
                 raise UserError(
-                    f"{len(lines)} lines in {path} but {len(texts)} references: they must be "
+                    f"{len(lines)} lines in {path} but {len(targets)} references: they must be "
                     "aligned line by line"
                 )
         if not lines:
             raise UserError("no lines to score: the files are empty")
-    if tokenize is None:
-        configs = list(runs.values())
-        suffix = references[0].suffix[1:] if references else ""
-        tokenize = bleu_tokenizer(configs[0].pairs) if configs else tokenizer_of(suffix)
-    test_set = TestSet(lists, sources, tokenize, lowercase)
     is_short = len({path.name for path in hypotheses}) == len(hypotheses)
-    systems = []
+    systems: dict[Direction | None, list[System]] = {direction: [] for direction in test_sets}
     for path in hypotheses:
         name = path.name if is_short else str(path)
         if path in files:
-            systems.append(System(name, files[path]))
+            [of_direction] = systems.values()
+            of_direction.append(System(name, files[path]))
             continue
-        # With the search settings of the recipe, as `evaluate`.
-        tag = tags[path]
-        warn_of_tags(runs[path], tag)
-        translator = Translator.load(path, device=processes.device, tag=tag)
+        found = _translated(path, runs[path], texts, processes)
+        for direction, translations, search in found:
+            systems[direction].append(System(name, translations, search))
+    return {key: (test_set, systems[key]) for key, test_set in test_sets.items()}
+
+
+def _translated(
+    run: Path, config: Config, texts: Mapping[Direction, Texts], processes: Processes
+) -> Iterator[tuple[Direction, Sequence[str], str]]:
+    """Yield direction, translations and search settings of each test set.
+
+    The search settings are those of the recipe, as in `evaluate`.
+    """
+    translator = None
+    for direction, (sources, _, tags) in texts.items():
+        warn_of_tags(config, tags[run])
+        if translator is None or translator.tag != tags[run]:
+            translator = Translator.load(run, device=processes.device, tag=tags[run])
         if processes.is_main:
-            logger.info("translating %s sentences with %s", f"{len(sources):,}", path)
-        lines = map_sharded(translator.translate, sources, processes)
+            name = f" ({direction})" if len(texts) > 1 else ""
+            logger.info("translating %s sentences with %s%s", f"{len(sources):,}", run, name)
+        translate = partial(translator.translate, to=direction.target, source=direction.source)
+        lines = map_sharded(translate, sources, processes)
         search = describe_search(translator.decoding, translator.engines.precision)
-        systems.append(System(name, lines, search))
-    return test_set, systems
+        yield direction, lines, search
 
 
 def _config_of(run: Path) -> Config:
@@ -140,24 +178,57 @@ def _config_of(run: Path) -> Config:
 
 
 def _texts_of_runs(
-    runs: dict[Path, Config], split: str, data: str | None
-) -> tuple[list[str], list[str], dict[Path, str | None]]:
-    """Return sources and references from the files named by `data`, or from the runs' split.
-
-    Also returns the tag of each run's sources.
-    """
+    runs: dict[Path, Config], split: str, data: str | None, to: str, source: str
+) -> dict[Direction, Texts]:
+    """Return sources and references from the files named by `data`, or from the runs' split."""
     if data is not None:
-        pairs = read_pairs(next(iter(runs.values())).pairs, data)
-        sources, targets = map(list, zip(*pairs, strict=True))
-        return sources, targets, {run: test_tag(config) for run, config in runs.items()}
+        config = next(iter(runs.values())).pairs
+        direction = direction_of(config, to, source)
+        sources, targets = map(list, zip(*read_pairs(config, data, direction), strict=True))
+        tags = {run: test_tag(config, direction) for run, config in runs.items()}
+        return {direction: Texts(sources, targets, tags)}
     stores = {
-        run: split_of_run(config, run, split, Tokenizer.load(find_model(run))).store(split)
+        run: sets_of(
+            split_of_run(config, run, split, Tokenizer.load(find_model(run))), split, to, source
+        )
         for run, config in runs.items()
     }
-    texts, *others = (store.texts() for store in stores.values())
-    if any(other != texts for other in others):
+    first, *others = (
+        {direction: store.texts() for direction, store in sets.items()} for sets in stores.values()
+    )
+    if any(other != first for other in others):
         raise UserError(f"the runs have different {split} sets: name one with --data PREFIX")
-    return *texts, {run: store.tag for run, store in stores.items()}
+    return {
+        direction: Texts(*texts, {run: sets[direction].tag for run, sets in stores.items()})
+        for direction, texts in first.items()
+    }
+
+
+def sets_of(
+    data: PreparedData, split: str, to: str = "", source: str = ""
+) -> dict[Direction, Store]:
+    """Return the sets of a split, only those with a target and a source language if given."""
+    sets = data.sets(split)
+    chosen = {
+        direction: store
+        for direction, store in sets.items()
+        if to in ("", direction.target) and source in ("", direction.source)
+    }
+    if not chosen:
+        wanted = f"{source or 'any language'} to {to or 'any language'}"
+        raise UserError(f"no {split} set from {wanted}, only {', '.join(map(str, sets))}")
+    return chosen
+
+
+def direction_of(config: PairsConfig, to: str, source: str) -> Direction:
+    """Return the direction of `--data`. Raises UserError if a model has several that fit."""
+    if to and source:
+        return Direction(source, to)
+    fitting = [x for x in config.directions if to in ("", x.target) and source in ("", x.source)]
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(map(str, config.directions))
+    raise UserError(f"--data has one direction of {names}: name it with --from and --to")
 
 
 def read_line_scores(
@@ -195,7 +266,7 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
 
     If the prepared data are gone, they are prepared again. Raises UserError if they have changed.
     """
-    if not config.data.corpora:
+    if not any(corpus.path or corpus.source or corpus.dataset for corpus in config.data.corpora):
         raise UserError(f"{run} has no record of its training data: name a test set with --data")
     trained_with = last_start(run).get("data", {})  # {} of a model directory
     config = with_paths(config, partial(current_path, run=run))
@@ -212,19 +283,22 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
     return data
 
 
-def read_pairs(config: PairsConfig, data: str) -> list[TextPair]:
+def read_pairs(config: PairsConfig, data: str, direction: Direction) -> list[TextPair]:
     """Read pairs of source and target, or text and label, without tags."""
-    pairs = list(open_corpus(config, CorpusConfig(path=data), "--data").read())
+    corpus = CorpusConfig(path=data, languages=tuple(direction))
+    pairs = list(open_corpus(config, corpus, "--data").read())
     if not pairs:
         raise UserError(f"--data: {data} is empty")
     return pairs
 
 
-def test_tag(config: Config) -> str | None:
-    """Return the tag of the recipe's test set."""
+def test_tag(config: Config, direction: Direction) -> str | None:
+    """Return the tag of the recipe's test set of a direction."""
     data = config.pairs
-    corpus = data.test or (data.train[0] if data.test_size else None)
-    return corpus.tag if corpus else None
+    for corpus in (*data.test, *(data.train if data.test_size else ())):
+        if direction in data.directions_of(corpus):
+            return corpus.tag
+    return None
 
 
 def warn_of_tags(config: Config, tag: str | None) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from seq2seq.config import Config
-from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.tokenizer import Tokenizer, language_piece
 from seq2seq.errors import UserError, not_a_number, require_extra
 from seq2seq.files import atomic_folder, exclusive, find_damage, read_sums, sha256_of
 from seq2seq.formats.model_directory import CONVERTED_FOLDER, WEIGHTS_FILE, save_description
@@ -98,10 +98,12 @@ def write_model(
     config: Config,
     folder: Path,
     quantization: str = "float32",
+    *,
+    start: str | None = None,
 ) -> None:
     """Write model.bin, config.json and the vocabularies to a folder.
 
-    quantization: data type of the weights.
+    quantization: data type of the weights. start: piece that CTranslate2 puts before every source.
     """
     from ctranslate2.specs import transformer_spec
     from ctranslate2.specs.common_spec import Activation
@@ -140,6 +142,8 @@ def write_model(
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = unk, bos, eos
     spec.config.decoder_start_token = bos
     spec.config.add_source_eos = True
+    if start:
+        spec.config.bos_token, spec.config.add_source_bos = start, True
     spec.config.layer_norm_epsilon = 1e-5
     spec.validate()
     spec.optimize(quantization=quantization)
@@ -257,8 +261,8 @@ With [Argos Translate](https://github.com/argosopentech/argos-translate), after
 `pip install argostranslate`:
 
     python -c "from argostranslate import package; package.install_from_path('{folder}/\
-translate-{config.data.source}_{config.data.target}-1_0.argosmodel')"
-    argos-translate --from {config.data.source} --to {config.data.target} "A sentence."
+translate-{direction.source}_{direction.target}-1_0.argosmodel')"
+    argos-translate --from {direction.source} --to {direction.target} "A sentence."
 
 [LibreTranslate](https://github.com/LibreTranslate/LibreTranslate) serves the installed packages.
 
@@ -270,37 +274,41 @@ length penalty, and writes underscores as spaces.
 def write_argos(
     model: Transformer, tokenizer: Tokenizer, config: Config, folder: Path, quantization: str | None
 ) -> None:
-    """Write a package for Argos Translate: a zip of a CTranslate2 model and its tokenizer.
+    """Write a package for Argos Translate for each direction.
 
-    folder: with the model card. quantization: data type of the weights; None for float32.
+    A package is a zip of a CTranslate2 model and its tokenizer. The model puts the symbol of the
+    target language before every source by itself. folder: with the model card. quantization: data
+    type of the weights; None for float32.
     """
     for package in ("babel", "ctranslate2"):
         require_extra(package, "--to argos")
-    source, target = config.pairs.source, config.pairs.target
-    if not (source and target):
+    if not all(map(all, config.pairs.directions)):
         raise UserError("--to argos needs data.source and data.target, the language codes")
     if tokenizer.source is not tokenizer.target:
         raise UserError(
             "--to argos needs one SentencePiece model for both languages: train with "
             "tokenizer.shared=true, or export --to ctranslate2"
         )
-    metadata = {
-        "package_version": "1.0",
-        "argos_version": ARGOS_VERSION,
-        "from_code": source,
-        "from_name": language_name(source),
-        "to_code": target,
-        "to_name": language_name(target),
-    }
-    name = f"translate-{source}_{target}-1_0"
-    with (
-        TemporaryDirectory(dir=folder) as draft,
-        zipfile.ZipFile(folder / f"{name}.argosmodel", "w", zipfile.ZIP_DEFLATED) as archive,
-    ):
-        write_model(model, tokenizer, config, Path(draft), quantization or "float32")
-        for file in sorted(Path(draft).iterdir()):
-            archive.write(file, f"{name}/model/{file.name}")
-        text = json.dumps(metadata, indent=2, ensure_ascii=False)
-        archive.writestr(f"{name}/metadata.json", text)
-        archive.writestr(f"{name}/sentencepiece.model", tokenizer.source.model)
-        archive.write(folder / "README.md", f"{name}/README.md")
+    for source, target in config.pairs.directions:
+        metadata = {
+            "package_version": "1.0",
+            "argos_version": ARGOS_VERSION,
+            "from_code": source,
+            "from_name": language_name(source),
+            "to_code": target,
+            "to_name": language_name(target),
+        }
+        name = f"translate-{source}_{target}-1_0"
+        start = language_piece(target) if tokenizer.prefix(target) else None
+        with (
+            TemporaryDirectory(dir=folder) as draft,
+            zipfile.ZipFile(folder / f"{name}.argosmodel", "w", zipfile.ZIP_DEFLATED) as archive,
+        ):
+            data_type = quantization or "float32"
+            write_model(model, tokenizer, config, Path(draft), data_type, start=start)
+            for file in sorted(Path(draft).iterdir()):
+                archive.write(file, f"{name}/model/{file.name}")
+            text = json.dumps(metadata, indent=2, ensure_ascii=False)
+            archive.writestr(f"{name}/metadata.json", text)
+            archive.writestr(f"{name}/sentencepiece.model", tokenizer.source.model)
+            archive.write(folder / "README.md", f"{name}/README.md")

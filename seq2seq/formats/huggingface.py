@@ -6,6 +6,7 @@ MarianMTModel corresponds to this package's post-norm Transformer, Pegasus to pr
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,10 +99,13 @@ def read_marian(folder: Path) -> tuple[dict[str, Any], Tokenizer]:
     tokenizer_settings = read_object_file(folder / "tokenizer_config.json", optional=True)
     tokenizer = Tokenizer.from_files([folder / MARIAN_FILES[0]])
     lengths = settings.get("max_position_embeddings"), tokenizer_settings.get("model_max_length")
+    source, target = map(tokenizer_settings.get, ("source_lang", "target_lang"))
     recipe = {
         "data": {
-            "source": tokenizer_settings.get("source_lang"),
-            "target": tokenizer_settings.get("target_lang"),
+            "source": source,
+            "target": target,
+            # Without files: the directions of a model with several target languages.
+            "train": [{"languages": [source or "", code]} for code in tokenizer.languages()],
             "clean": {"max_len": min(length or DEFAULT_LENGTH for length in lengths) - 1},
         },
         "tokenizer": {
@@ -288,6 +292,11 @@ def _weights(model: Transformer, tokenizer: Tokenizer) -> dict[str, Tensor]:
     return weights
 
 
+def _only(languages: Sequence[str]) -> str | None:
+    """Return the language if there is only one."""
+    return languages[0] if len(set(languages)) == 1 else None
+
+
 def _write_tokenizer(config: Config, tokenizer: Tokenizer, folder: Path) -> None:
     from transformers import MarianTokenizer
 
@@ -303,8 +312,8 @@ def _write_tokenizer(config: Config, tokenizer: Tokenizer, folder: Path) -> None
         target_spm=target_file,
         vocab=source_ids,
         target_vocab_file=None if tokenizer.shared else target_ids,
-        source_lang=config.pairs.source,
-        target_lang=config.pairs.target,
+        source_lang=_only([direction.source for direction in config.pairs.directions]),
+        target_lang=_only(config.pairs.targets),
         unk_token=unk,
         eos_token=eos,
         pad_token=pad,

@@ -14,6 +14,7 @@ from seq2seq.config import (
     Config,
     CorpusConfig,
     DataConfig,
+    Direction,
     PairsConfig,
     check_name,
     commented_yaml,
@@ -44,6 +45,8 @@ LR_FRACTION_NEW_ONLY = 1 / 16
 EPOCHS = 30
 """Maximum number of repetitions of the new data."""
 MIN_UPDATES = 100
+TEMPERATURE = 5.0
+"""`data.temperature` of several directions (Arivazhagan et al. 2019)."""
 MIN_HELD_OUT, MAX_HELD_OUT = 20, 500
 """Bounds of the size of the development and of the test set (else a fifth of the new pairs)."""
 
@@ -54,6 +57,7 @@ def new_recipe(
     name: str,
     files: Mapping[str, Sequence[str]],
     *,
+    pairs: Sequence[tuple[str, str, str]] = (),
     task: str,
     source: str,
     target: str,
@@ -62,24 +66,31 @@ def new_recipe(
 ) -> Path:
     """Write recipes/NAME.yaml and return its path.
 
-    files: names of files by split (`train`, `dev`, `test`). minutes: time limit of the training.
+    files: names of files by split (`train`, `dev`, `test`). pairs: source, target and prefix of
+    the corpora of several directions, instead of files. minutes: time limit of the training.
     run: start from its model. Raises UserError for unreadable corpora or an existing recipe.
     """
     path = Path("recipes") / f"{name}.yaml"
     check_name(name)
     if path.exists():
         raise UserError(f"{path} exists: choose another name or remove it")
-    initial = initial_model(run, source, target) if run else None
-    if initial:
-        task, source, target = initial.task, initial.pairs.source, initial.pairs.target
-    data = data_of_files(task, files, source, target)
-    count = count_examples(from_tree(TASKS[task].defaults.data, data, "--train", "data"))
-    if count < MIN_EXAMPLES:
+    initial = initial_model(run) if run else None
+    if run and initial:
+        task, (source, target) = initial.task, initial_direction(run, initial, source, target)
+    if pairs and (run or source or target or task != "translation" or any(files.values())):
+        raise UserError("--pairs names languages and corpora: give only --minutes with it")
+    if not (pairs or files["train"]):
+        raise UserError("give the training data with --train, or with --pairs en-de:PREFIX ...")
+    data = data_of_pairs(pairs) if pairs else data_of_files(task, files, source, target)
+    counts = count_examples(from_tree(TASKS[task].defaults.data, data, "--train", "data"))
+    if (count := min(counts) if pairs else sum(counts)) < MIN_EXAMPLES:
+        names = ", ".join([*files["train"], *(prefix for *_, prefix in pairs)])
         raise UserError(
-            f"--train: {', '.join(files['train'])} has {count} {UNITS[task]}: at least "
-            f"{MIN_EXAMPLES} are needed, and tens of thousands for a useful model"
+            f"--train: {names} has {count} {UNITS[task]}: at least {MIN_EXAMPLES} are needed, and "
+            "tens of thousands for a useful model"
         )
-    request = Request(name, task, data, minutes, count)
+    count = sum(counts)
+    request = Request(name, task, data, minutes, count, min(counts) if pairs else count)
     if run and initial:
         text = fine_tuning(request, run, initial)
     else:
@@ -119,6 +130,12 @@ def data_of_files(
     return {"text": data["train"][0]} if task == "language_model" else data
 
 
+def data_of_pairs(pairs: Sequence[tuple[str, str, str]]) -> dict[str, Any]:
+    """Return the section `data` of a recipe for several directions."""
+    corpora = [{"path": prefix, "languages": [a, b]} for a, b, prefix in pairs]
+    return {"train": corpora, "temperature": TEMPERATURE}
+
+
 def corpora_of(names: Sequence[str], split: str, languages: Sequence[str]) -> list[Any]:
     """Return parallel corpora for data.train: prefixes, .tsv files, or pairs of files.
 
@@ -144,27 +161,39 @@ def corpora_of(names: Sequence[str], split: str, languages: Sequence[str]) -> li
     return corpora
 
 
-def count_examples(data: DataConfig) -> int:
-    """Return the number of training pairs, texts or characters. Raises UserError for bad files."""
+def count_examples(data: DataConfig) -> list[int]:
+    """Return the number of pairs, texts or characters of each training corpus.
+
+    Raises UserError for bad files.
+    """
     if isinstance(data, PairsConfig):
         corpora = [open_corpus(data, corpus, "--train") for corpus in data.train]
-        return sum(1 for corpus in corpora for _ in corpus.read())
+        return [sum(1 for _ in corpus.read()) for corpus in corpora]
     [corpus] = data.corpora
-    return sum(map(len, read_texts(text_files(corpus.path or "", "--train"))))
+    return [sum(map(len, read_texts(text_files(corpus.path or "", "--train"))))]
 
 
-def initial_model(run: Path, source: str, target: str) -> Config:
-    """Return the recipe of the initial model. Raises UserError if it is unsuitable.
-
-    source, target: the languages required by the user, or empty.
-    """
+def initial_model(run: Path) -> Config:
+    """Return the recipe of the initial model. Raises UserError if it is unsuitable."""
     config, _ = describe_model(find_model(run))
     if not config.translates:
         raise UserError(f"--from: {run} does not translate: its task is {config.task}")
-    languages = config.pairs.source, config.pairs.target
-    if (source or languages[0], target or languages[1]) != languages:
-        raise UserError(f"--from: {run} is for {' to '.join(languages)}: omit the languages")
     return with_paths(config, partial(current_path, run=run))
+
+
+def initial_direction(run: Path, config: Config, source: str, target: str) -> Direction:
+    """Return the direction in which a model is fine-tuned.
+
+    source, target: the languages required by the user, or empty.
+    """
+    directions = config.pairs.directions
+    fitting = [x for x in directions if source in ("", x.source) and target in ("", x.target)]
+    names = ", ".join(f"{a} to {b}" for a, b in directions)
+    if not fitting:
+        raise UserError(f"--from: {run} is for {names}: omit the languages")
+    if len(fitting) > 1:
+        raise UserError(f"--from: {run} is for {names}: choose with --source and --target")
+    return fitting[0]
 
 
 def fine_tuning(request: Request, run: Path, config: Config) -> str:
@@ -252,21 +281,30 @@ def _old_data(run: Path, config: Config, num_new: int) -> dict[str, list[Any]]:
             error,
         )
         return {}
-    corpora, sizes = config.pairs.train, data.facts("train")["pairs_per_corpus"]
-    weighted = sum(size * corpus.weight for size, corpus in zip(sizes, corpora, strict=True))
-    train = [
-        _tree(corpus) | {"weight": float(f"{num_new / weighted * corpus.weight:.3g}")}
-        for corpus in corpora
-    ]
-    exclude = [
-        _tree(corpus) if corpus else str((data.folder / split).absolute())
-        for split, corpus in (("dev", config.pairs.dev), ("test", config.pairs.test))
-        if split in data.manifest["splits"]
-    ]
+    old, sizes = config.pairs, data.facts("train")["pairs_per_corpus"]
+    weights = old.weights(sizes)
+    weighted = sum(size * weight for size, weight in zip(sizes, weights, strict=True))
+    train, remaining = [], iter(weights)
+    for corpus in old.train:
+        weight, *_ = [next(remaining) for _ in old.directions_of(corpus)]
+        train.append(_tree(corpus, old) | {"weight": float(f"{num_new / weighted * weight:.3g}")})
+    exclude: list[Any] = []
+    for split, given in (("dev", old.dev), ("test", old.test)):
+        exclude += [_tree(corpus, old) for corpus in given]
+        if split in data.manifest["splits"] and not given:
+            for direction, file in zip(data.sets(split), data.facts(split)["files"], strict=True):
+                prefix = str((data.folder / file.removesuffix(".arrow")).absolute())
+                several = {"path": prefix, "languages": list(direction)}
+                exclude.append(several if len(old.directions) > 1 else prefix)
     return {"train": train, "exclude": exclude}
 
 
-def _tree(corpus: CorpusConfig) -> dict[str, Any]:
-    """Return the keys of a corpus that differ from their defaults."""
+def _tree(corpus: CorpusConfig, data: PairsConfig) -> dict[str, Any]:
+    """Return the keys of a corpus that differ from their defaults.
+
+    The languages are included if the recipe has several directions.
+    """
     default = vars(CorpusConfig())
-    return {key: value for key, value in vars(corpus).items() if value != default[key]}
+    tree = {key: value for key, value in vars(corpus).items() if value != default[key]}
+    several = {"languages": list(data.directions_of(corpus)[0])} if len(data.directions) > 1 else {}
+    return tree | several

@@ -164,6 +164,8 @@ class Request:
     minutes: float
     """Time limit of the training."""
     num_examples: int
+    smallest: int
+    """Number of examples of the smallest corpus that development and test sets are taken from."""
 
 
 def sized_recipe(request: Request) -> str:
@@ -212,7 +214,7 @@ def _recipe(request: Request, size: Size, epochs: float, updates: float) -> dict
     max_steps = updates * min(4, MAX_EPOCHS / epochs)
     data = dict(request.data)
     if request.task != "language_model":  # a language model holds out fractions of its text
-        held_out = max(10, min(1000, request.num_examples // 20))
+        held_out = max(10, min(1000, request.smallest // 20))
         data |= {f"{split}_size": held_out for split in ("dev", "test") if split not in data}
     if request.task == "translation":
         data |= {"protect": ["all"], "augment": AUGMENT}

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import feather
 
-from seq2seq.config import PairsConfig
+from seq2seq.config import Direction, PairsConfig
 from seq2seq.errors import UserError
-from seq2seq.preparation.cleaning import CODES, KEPT, pair_hashes, text_rule
+from seq2seq.preparation.cleaning import CODES, KEPT, pair_hash, text_hash, text_rule
 from seq2seq.preparation.corpora import Corpus, TextPair
 from seq2seq.terminal import ProgressBar
 
@@ -58,22 +59,26 @@ class Chunk:
         return feather.read_table(self.file, columns=columns)
 
 
-def write_chunk(file: Path, pairs: Sequence[TextPair], data: PairsConfig, *, clean: bool) -> None:
-    """Write pairs with their hashes. clean: whether to apply the rules on one pair."""
-    hashes = np.array([pair_hashes(*pair) for pair in pairs], dtype=np.uint64)
+def write_chunk(file: Path, pairs: Sequence[TextPair], corpus: Corpus, data: PairsConfig) -> None:
+    """Write pairs with their hashes. The rules on one pair are applied to training pairs."""
+    rule = partial(text_rule, data.clean, corpus.direction)
+    clean = corpus.split == "train"
     table = pyarrow.table(
         {
             "source": [source for source, _ in pairs],
             "target": [target for _, target in pairs],
-            "rule": np.array(
-                [text_rule(data, *pair) if clean else KEPT for pair in pairs], dtype=np.uint8
-            ),
-            "pair_hash": hashes[:, 0],
-            "source_hash": hashes[:, 1],
+            "rule": np.array([rule(*pair) if clean else KEPT for pair in pairs], dtype=np.uint8),
+            "pair_hash": np.array([pair_hash(*pair) for pair in pairs], dtype=np.uint64),
+            "source_hash": hashes_of(source for source, _ in pairs),
         }
     )
     with file.open("wb") as sink:  # Python's errors are clearer than pyarrow's
         feather.write_feather(table, sink, compression="lz4")
+
+
+def hashes_of(texts: Iterable[str]) -> Hashes:
+    """Return the hash of each text."""
+    return np.array(list(map(text_hash, texts)), dtype=np.uint64)
 
 
 def write_chunks(folder: Path, corpora: Sequence[Corpus], data: PairsConfig) -> None:
@@ -88,7 +93,7 @@ def write_chunks(folder: Path, corpora: Sequence[Corpus], data: PairsConfig) -> 
             count = equal = 0
             for i, pairs in enumerate(corpus.batches()):
                 file = folder / f"{number:05}-{i:07}.feather"
-                write_chunk(file, pairs, data, clean=corpus.split == "train")
+                write_chunk(file, pairs, corpus, data)
                 count += len(pairs)
                 equal += sum(source == target != "" for source, target in pairs)
                 progress_bar.show(f"  reading: {total + count:,} pairs")
@@ -130,6 +135,11 @@ class Selection:
         """For each pair, KEPT or the code of a rule (`cleaning.CODES`)."""
         self._starts = np.cumsum([0, *map(len, codes)])[:-1]
         """Index of the first pair of each chunk."""
+        self._ranges: dict[Corpus, tuple[int, int]] = {}
+        """Index of the first pair of each corpus, and the index after its last pair."""
+        for chunk, start, size in zip(chunks, self._starts.tolist(), map(len, codes), strict=True):
+            first, _ = self._ranges.get(chunk.corpus, (start, start))
+            self._ranges[chunk.corpus] = first, start + size
 
     @property
     def kept(self) -> Indices:
@@ -140,6 +150,13 @@ class Selection:
         """Return the number of dropped (or held-out) pairs by rule."""
         counts = np.bincount(self.codes, minlength=len(CODES) + 1).tolist()
         return {rule: counts[code] for rule, code in CODES.items() if counts[code]}
+
+    def corpus_sizes(self) -> dict[Corpus, int]:
+        """Return the number of pairs of each corpus that no rule has dropped so far."""
+        return {
+            corpus: int((self.codes[start:end] == KEPT).sum())
+            for corpus, (start, end) in self._ranges.items()
+        }
 
     def by_chunk(self) -> Iterator[tuple[Chunk, NDArray[np.uint8]]]:
         """Yield each chunk with a writable view of its codes."""
@@ -152,17 +169,29 @@ class Selection:
             if len(part):
                 yield from chunk.pairs(part - start)
 
-    def sample(self, size: int) -> Iterator[TextPair]:
-        """Sample about `size` of all pairs by their hashes; yield the kept pairs in the sample."""
-        share, kept = size / max(1, len(self.codes)), self.kept
-        if share < 1:
-            kept = kept[self._column("pair_hash")[kept] < np.uint64(2**64 * share)]
-        return self.pairs(kept)
+    def sample(self, size: int, weights: Mapping[Corpus, float]) -> Iterator[TextPair]:
+        """Yield about `size` pairs, from each corpus according to its size and its weight.
+
+        Pairs are chosen by their hashes. A corpus is repeated if it is too small.
+        """
+        counts = {corpus: end - start for corpus, (start, end) in self._ranges.items()}
+        share = size / max(1.0, sum(weights[corpus] * counts[corpus] for corpus in counts))
+        hashes = self._column("pair_hash")
+        for corpus, (start, end) in self._ranges.items():
+            kept = start + np.flatnonzero(self.codes[start:end] == KEPT)
+            whole, fraction = divmod(min(share, 1.0) * weights[corpus], 1)
+            for _ in range(int(whole)):
+                yield from self.pairs(kept)
+            yield from self.pairs(kept[hashes[kept] < np.uint64(2**64 * fraction)])
 
     def drop_duplicates(self) -> None:
-        """Drop kept pairs that equal an earlier pair."""
-        kept = self.kept
-        hashes = self._column("pair_hash")[kept]
+        """Drop kept pairs that equal an earlier pair of the same direction."""
+        kept, hashes = self.kept, self._column("pair_hash")
+        first, *_ = (corpus.direction for corpus in self._ranges)
+        for corpus, (start, end) in self._ranges.items():
+            if corpus.direction != first:
+                hashes[start:end] ^= np.uint64(text_hash(str(corpus.direction)))
+        hashes = hashes[kept]
         for part in range(SORTED_PARTS):
             indices = np.flatnonzero(hashes % SORTED_PARTS == part)
             indices = indices[np.argsort(hashes[indices], kind="stable")]
@@ -170,48 +199,75 @@ class Selection:
             self.codes[kept[indices[1:][repeated]]] = CODES["duplicates"]
 
     def drop_overlap(self, chunks: Sequence[Chunk]) -> None:
-        """Drop kept pairs whose source is in `chunks` of other corpora."""
-        known = np.sort(np.concatenate([chunk.column("source_hash") for chunk in chunks]))
-        self.codes[self._kept_with_source(known)] = CODES["overlap"]
+        """Drop kept pairs whose source is in `chunks` of other corpora.
 
-    def hold_out(self, data: PairsConfig) -> dict[str, Indices]:
+        It may be a target there, if pairs are used in both directions.
+        """
+        known = [chunk.column("source_hash") for chunk in chunks]
+        known += [hashes_of(x.targets()) for x in chunks if self._is_source(x.corpus.direction)]
+        self.codes[self._kept_with_source(np.concatenate(known))] = CODES["overlap"]
+
+    def hold_out(self, data: PairsConfig) -> dict[str, dict[Direction, Indices]]:
         """Hold out development and test sets of the recipe's sizes; return their indices.
 
-        Selects the sources with the smallest hashes from the first corpus, with the first target of
-        each source. Drops all pairs with these sources from all corpora. Raises UserError if there
-        are too few sources.
+        Selects the sources with the smallest hashes from the first corpus of each direction, with
+        the first target of each source. Drops all pairs with these sources from all corpora. Raises
+        UserError if there are too few sources.
         """
         count = data.dev_size + data.test_size
         if not count:
             return {}
         column = self._column("source_hash")
-        corpora = [chunk.corpus for chunk in self.chunks]
-        end = [*self._starts, len(self.codes)][corpora.count(corpora[0])]
-        hashes = column[:end][self.codes[:end] == KEPT]
-        hashes.sort()
-        distinct = groupby(hashes)  # np.unique takes several seconds
-        chosen = np.array([value for value, _ in islice(distinct, count)], dtype=np.uint64)
-        if len(chosen) < count:
-            raise UserError(
-                f"data.dev_size + data.test_size = {count}, but after cleaning the first "
-                f"training corpus has only {len(chosen)} different sources: hold out fewer, such "
-                f"as {max(1, len(chosen) // 10)}"
-            )
-        held_out = self._kept_with_source(chosen)
-        self.codes[held_out] = CODES["held_out"]
-        _, first = np.unique(column[held_out], return_index=True)
-        dev, test = np.split(held_out[first], [data.dev_size])
-        return {split: np.sort(part) for split, part in [("dev", dev), ("test", test)] if len(part)}
+        firsts: dict[Direction, Corpus] = {}
+        for corpus in self._ranges:
+            firsts.setdefault(corpus.direction, corpus)
+        chosen, known = {}, []
+        for direction, corpus in firsts.items():
+            start, end = self._ranges[corpus]
+            kept = start + np.flatnonzero(self.codes[start:end] == KEPT)
+            distinct = groupby(np.sort(column[kept]))  # np.unique takes several seconds
+            sources = np.array([value for value, _ in islice(distinct, count)], dtype=np.uint64)
+            if len(sources) < count:
+                raise UserError(
+                    f"data.dev_size + data.test_size = {count}, but after cleaning the first "
+                    f"training corpus has only {len(sources)} different sources: hold out fewer, "
+                    f"such as {max(1, len(sources) // 10)}"
+                )
+            kept = kept[_is_known(column[kept], sources)]
+            _, first = np.unique(column[kept], return_index=True)
+            chosen[direction] = np.split(kept[first], [data.dev_size])
+            known.append(sources)
+            if self._is_source(direction):
+                targets = self.pairs(np.sort(kept[first]))
+                known.append(hashes_of(target for _, target in targets))
+        self.codes[self._kept_with_source(np.concatenate(known))] = CODES["held_out"]
+        sizes = {"dev": data.dev_size, "test": data.test_size}
+        return {
+            split: {direction: np.sort(parts[i]) for direction, parts in chosen.items()}
+            for i, (split, size) in enumerate(sizes.items())
+            if size
+        }
+
+    def _is_source(self, direction: Direction) -> bool:
+        """Return whether sources of other training pairs are in the target language."""
+        sources = {corpus.direction.source for corpus in self._ranges}
+        return direction.target in sources - {direction.source}
 
     def _kept_with_source(self, known: Hashes) -> Indices:
-        """Return the indices of kept pairs whose source hash is in `known` (sorted)."""
+        """Return the indices of kept pairs whose source hash is in `known`."""
+        known = np.sort(known)
         found = []
         for start, (chunk, codes) in zip(self._starts, self.by_chunk(), strict=True):
-            hashes = chunk.column("source_hash")
-            # Without the last value, the position is always a valid index.
-            is_known = known[np.searchsorted(known[:-1], hashes)] == hashes
+            is_known = _is_known(chunk.column("source_hash"), known)
             found.append(start + np.flatnonzero(is_known & (codes == KEPT)))
         return np.concatenate(found)
 
     def _column(self, name: str) -> Hashes:
         return np.concatenate([chunk.column(name) for chunk in self.chunks])
+
+
+def _is_known(hashes: Hashes, known: Hashes) -> NDArray[np.bool_]:
+    """Return for each hash whether it is in `known` (sorted)."""
+    # Without the last value, the position is always a valid index.
+    found: NDArray[np.bool_] = known[np.searchsorted(known[:-1], hashes)] == hashes
+    return found

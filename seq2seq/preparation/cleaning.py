@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import xxhash
 
-from seq2seq.config import PairsConfig
+from seq2seq.config import CleaningConfig, Direction
 from seq2seq.errors import UserError
 from seq2seq.text.language import is_foreign, language_identifier
 
@@ -40,11 +40,15 @@ def require_pairs(num_pairs: int, dropped: Mapping[str, int]) -> None:
         raise UserError(f"no training pair is left: dropped {counts}; change {keys}")
 
 
-def pair_hashes(source: str, target: str) -> tuple[int, int]:
-    """Return the hashes of a pair and of its source. Runs of white space count as one space."""
-    source, target = " ".join(source.split()), " ".join(target.split())
-    digest = xxhash.xxh3_64_intdigest
-    return digest(f"{source}\n{target}".encode()), digest(source.encode())
+def text_hash(text: str) -> int:
+    """Return the hash of a text. Runs of white space count as one space."""
+    return xxhash.xxh3_64_intdigest(" ".join(text.split()).encode())
+
+
+def pair_hash(source: str, target: str) -> int:
+    """Return the hash of a pair. Runs of white space count as one space."""
+    sides = (" ".join(side.split()) for side in (source, target))
+    return xxhash.xxh3_64_intdigest("\n".join(sides).encode())
 
 
 def require_languages(*languages: str) -> None:
@@ -57,12 +61,12 @@ def require_languages(*languages: str) -> None:
             )
 
 
-def text_rule(data: PairsConfig, source: str, target: str) -> int:
+def text_rule(rules: CleaningConfig, direction: Direction, source: str, target: str) -> int:
     """Return the code of the first rule that drops the pair because of its text, or KEPT.
 
     Other rules also depend on other pairs or on the tokenizer.
     """
-    rules, sides = data.clean, (source, target)
+    sides = source, target
     if rules.blank and not (source.strip() and target.strip()):
         return CODES["blank"]
     if rules.control and any(CONTROL.search(side) for side in sides):
@@ -71,6 +75,6 @@ def text_rule(data: PairsConfig, source: str, target: str) -> int:
         shorter, longer = sorted((len(source), len(target)))
         if longer > RATIO_EXEMPT_CHARACTERS and longer > rules.max_ratio * shorter:
             return CODES["max_ratio"]
-    if rules.languages and any(map(is_foreign, sides, (data.source, data.target))):
+    if rules.languages and any(map(is_foreign, sides, direction)):
         return CODES["languages"]
     return KEPT

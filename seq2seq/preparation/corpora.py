@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import CorpusConfig, LabelledConfig, PairsConfig
+from seq2seq.config import CorpusConfig, Direction, LabelledConfig, PairsConfig
 from seq2seq.data.lines import lines_of
 from seq2seq.errors import UnfinishedError, UserError
 
@@ -27,6 +27,7 @@ class Corpus:
 
     split: str
     """Role: `train`, `dev`, `test` or `exclude`."""
+    direction: Direction
     tag: str | None
     name: str
     files: list[Path]
@@ -47,16 +48,21 @@ class Corpus:
         if batch:
             yield batch
 
+    def reversed(self) -> Corpus:
+        """Return the corpus with source and target swapped."""
+        direction = Direction(self.direction.target, self.direction.source)
+        name, read = f"{self.name} (reversed)", lambda: ((b, a) for a, b in self.read())
+        return replace(self, direction=direction, name=name, read=read)
+
 
 def open_corpora(data: PairsConfig) -> list[Corpus]:
-    """Open all corpora of a recipe, training corpora first."""
-    corpora = {"train": data.train, "dev": [data.dev], "test": [data.test], "exclude": data.exclude}
-    return [
-        open_corpus(data, corpus, f"data.{split}")
-        for split, listed in corpora.items()
-        for corpus in listed
-        if corpus
-    ]
+    """Open all corpora of a recipe, training corpora first, and their reverse after each."""
+    opened: list[Corpus] = []
+    for split in ("train", "dev", "test", "exclude"):
+        for corpus in getattr(data, split):
+            found = open_corpus(data, corpus, f"data.{split}")
+            opened += [found, found.reversed()] if corpus.reverse else [found]
+    return opened
 
 
 def open_corpus(data: PairsConfig, corpus: CorpusConfig, key: str) -> Corpus:
@@ -66,22 +72,23 @@ def open_corpus(data: PairsConfig, corpus: CorpusConfig, key: str) -> Corpus:
     if sum(given) != 1 or (labelled and given[1]):
         forms = "path or dataset" if labelled else "path, source and target, or dataset"
         raise UserError(f"{key}: give exactly one of {forms}")
-    split = key.rpartition(".")[2]
+    split, direction = key.rpartition(".")[2], data.directions_of(corpus)[0]
     if corpus.dataset:
-        columns = data.source or "text", data.target or "label"  # a translation has both languages
+        source, target = direction
+        columns = source or "text", target or "label"  # a translation has both languages
         dataset = HubDataset(corpus.dataset, corpus.subset, corpus.split or split, columns)
-        return Corpus(split, corpus.tag, str(dataset), dataset.files, dataset.pairs)
+        return Corpus(split, direction, corpus.tag, str(dataset), dataset.files, dataset.pairs)
     read: Callable[..., Iterator[TextPair]] = _aligned
     if corpus.path and (labelled or corpus.path.removesuffix(".gz").endswith(".tsv")):
         read, files = partial(_tab_separated, labelled), [existing_file(corpus.path, key)]
     elif corpus.path:
-        files = [_by_prefix(corpus.path, name, key) for name in (data.source, data.target)]
+        files = [_by_prefix(corpus.path, name, key) for name in direction]
     elif corpus.source and corpus.target:
         files = [existing_file(name, key) for name in (corpus.source, corpus.target)]
     else:
         raise UserError(f"{key}: give both source and target")
     name = " + ".join(map(str, files))
-    return Corpus(split, corpus.tag, name, files, partial(read, *files))
+    return Corpus(split, direction, corpus.tag, name, files, partial(read, *files))
 
 
 def _by_prefix(prefix: str, language: str, key: str) -> Path:

@@ -27,7 +27,7 @@ from seq2seq.files import (
     write_file,
 )
 
-STORE_FORMAT = 10
+STORE_FORMAT = 11
 """Version of the format. Raise it if prepared data or unfinished work change format."""
 WORK = "work"
 """Subfolder for finished stages of an unfinished preparation."""
@@ -123,10 +123,11 @@ def _fingerprint(config: Config, files: Sequence[Path], pretrained: Tokenizer | 
     data = asdict(with_paths(config).data)
     del data["store"]
     data.pop("augment", None)
-    for corpus in data.get("train", ()):
-        del corpus["weight"]
-    if pretrained:
+    if pretrained:  # else the tokenizer is trained on the weighted corpora
         tokenizer["models"] = pretrained.checksum
+        data.pop("temperature", None)
+        for corpus in data.get("train", ()):
+            del corpus["weight"]
     inputs = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     identity = json.dumps([STORE_FORMAT, config.task, data, tokenizer, inputs], sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()[:12]

@@ -16,14 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.config import Config, LabelledConfig, PairsConfig, TextConfig
+from seq2seq.config import Config, Direction, LabelledConfig, PairsConfig, TextConfig
 from seq2seq.data.store import PreparedData, write_store
-from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.tokenizer import Tokenizer, language_piece
 from seq2seq.data.vocabulary import Labels, SentencePieces, train_vocabulary
 from seq2seq.errors import UserError
 from seq2seq.files import write_file
 from seq2seq.preparation.chunks import (
     Chunk,
+    Indices,
     Selection,
     read_chunks,
     sha256_of_pairs,
@@ -52,15 +53,17 @@ def prepare(config: Config) -> PreparedData:
         return prepare_text(config)
     data = config.pairs
     if data.clean.languages:
-        require_languages(data.source, data.target)
+        require_languages(*data.languages)
     corpora, pretrained = open_corpora(data), _pretrained(config)
     files = [path for corpus in corpora for path in corpus.files]
     write = partial(_prepare_pairs, config, corpora, pretrained)
     return load_or_prepare(config, files, pretrained, write)
 
 
-def _tags(config: Config) -> list[str]:
-    return sorted({corpus.tag for corpus in config.data.corpora if corpus.tag})
+def _symbols(data: PairsConfig) -> list[str]:
+    """Return the pieces of tags, and of target languages if there are several."""
+    languages = map(language_piece, data.targets if len(data.targets) > 1 else ())
+    return [*sorted({corpus.tag for corpus in data.corpora if corpus.tag}), *languages]
 
 
 def _pretrained(config: Config) -> Tokenizer | None:
@@ -74,11 +77,11 @@ def _pretrained(config: Config) -> Tokenizer | None:
     for model, vocabulary in zip(models, tokenizer.translation_vocabularies, strict=False):
         if config.tokenizer.bpe_dropout and not vocabulary.has_merges():
             raise UserError(f"{model} is not a BPE model: set tokenizer.bpe_dropout=0")
-    for tag in _tags(config):
-        if not tokenizer.source.knows(tag):
+    for symbol in _symbols(config.pairs):
+        if not tokenizer.source.knows(symbol):
             raise UserError(
-                f"data.train: tag={tag!r} is not a symbol of {models[0]}: train that model with "
-                "the tag in user_defined_symbols"
+                f"data.train: {symbol!r} is not a symbol of {models[0]}: train that model with it "
+                "in user_defined_symbols"
             )
     if config.pairs.protect and not tokenizer.has_placeholders:
         raise UserError(
@@ -115,17 +118,19 @@ def _prepare_pairs(
         lambda draft: _make_tokenizer(config, pretrained, labels, selection).save(draft),
     )
     tokenizer = Tokenizer.load(work / "tokenizer")
-    splits = {}
+    splits: dict[str, Any] = {}
     for split in ("dev", "test"):
-        own = chunks["train"] if split in held_out else chunks[split]
-        pairs = [pair for chunk in chunks[split] for pair in chunk.pairs()]
-        if split in held_out:
-            pairs = list(selection.pairs(held_out[split]))
-        if pairs:
-            file = f"{split}.arrow"
-            encode_pairs(folder / file, pairs, tokenizer, data, tag=own[0].corpus.tag)
-            _write_text(folder, split, pairs, data)
-            splits[split] = {"files": [file], "pairs": len(pairs)}
+        sets = _held_out_sets(selection, held_out[split]) if split in held_out else {}
+        for chunk in chunks[split]:
+            sets.setdefault(chunk.corpus.direction, (chunk.corpus.tag, []))[1].extend(chunk.pairs())
+        for direction, (tag, pairs) in sets.items():
+            name = split if len(data.directions) == 1 else f"{split}.{direction}"
+            encode_pairs(folder / f"{name}.arrow", pairs, tokenizer, data, direction, tag=tag)
+            _write_text(folder, name, pairs, data, direction)
+            facts = splits.setdefault(split, {"files": [], "pairs": 0, "directions": []})
+            facts["files"].append(f"{name}.arrow")
+            facts["directions"].append(list(direction))
+            facts["pairs"] += len(pairs)
     splits["train"] = _encode_training_pairs(folder, selection, tokenizer, data)
     checksums = {
         corpus.name: sha256_of_pairs(chunk for chunk in all_chunks if chunk.corpus is corpus)
@@ -136,15 +141,30 @@ def _prepare_pairs(
     return PreparedData(folder, tokenizer, {"splits": splits, "datasets": checksums})
 
 
+def _held_out_sets(
+    selection: Selection, held_out: Mapping[Direction, Indices]
+) -> dict[Direction, tuple[str | None, list[TextPair]]]:
+    """Return tag and pairs of the held-out set of each direction."""
+    tags = {x.corpus.direction: x.corpus.tag for x in reversed(selection.chunks)}  # of the first
+    return {
+        direction: (tags[direction], list(selection.pairs(indices)))
+        for direction, indices in held_out.items()
+    }
+
+
 def _make_tokenizer(
     config: Config, pretrained: Tokenizer | None, labels: Labels | None, selection: Selection
 ) -> Tokenizer:
     options = config.tokenizer
     pattern = compile_patterns(config.pairs.protect, "data.protect")
+    corpora, sizes = zip(*selection.corpus_sizes().items(), strict=True)
+    weights = dict(zip(corpora, config.pairs.weights(sizes), strict=True))
 
     def trained(*sides: int) -> SentencePieces:
-        pairs = (training_pair(*pair, pattern, None) for pair in selection.sample(options.sample))
-        symbols = [*(_tags(config) if 0 in sides else []), *(PLACEHOLDERS if pattern else [])]
+        sample = selection.sample(options.sample, weights)
+        pairs = (training_pair(*pair, pattern, None) for pair in sample)
+        symbols = [*(_symbols(config.pairs) if 0 in sides else [])]
+        symbols += PLACEHOLDERS if pattern else []
         return train_vocabulary((pair[side] for pair in pairs for side in sides), options, symbols)
 
     if labels:
@@ -168,8 +188,9 @@ def _encode_training_pairs(
             indices = np.flatnonzero(codes == KEPT)
             pairs = list(chunk.pairs(indices))
             files.append(f"train-{len(files):05}.arrow")
+            direction, tag = chunk.corpus.direction, chunk.corpus.tag
             too_long = encode_pairs(
-                folder / files[-1], pairs, tokenizer, data, tag=chunk.corpus.tag, training=True
+                folder / files[-1], pairs, tokenizer, data, direction, tag=tag, training=True
             )
             codes[indices[too_long]] = CODES["max_len"]
             pairs_per_corpus[chunk.corpus] += len(pairs) - len(too_long)
@@ -194,23 +215,25 @@ def encode_pairs(
     pairs: Sequence[TextPair],
     tokenizer: Tokenizer,
     data: PairsConfig,
+    direction: Direction,
     *,
     tag: str | None,
     training: bool = False,
 ) -> list[int]:
-    """Write pairs to a store, as the model reads and writes them. tag: see `write_store`.
+    """Write pairs to a store, as the model reads and writes them. tag: of the corpus.
 
     Training pairs with more than `data.clean.max_len` tokens on either side are dropped. Returns
     their indices. Of other pairs, the text is stored too.
     """
     pattern = compile_patterns(data.protect, "data.protect")
     max_len = data.clean.max_len if training else None
+    prefix = tokenizer.prefix(direction.target, tag)
     too_long: list[int] = []
 
     def batches() -> Iterator[Sequence[Sequence[Any]]]:
         for start in range(0, len(pairs), BATCH_SIZE):
             batch = pairs[start : start + BATCH_SIZE]
-            texts = zip(*(training_pair(*pair, pattern, tag) for pair in batch), strict=True)
+            texts = zip(*(training_pair(*pair, pattern, prefix) for pair in batch), strict=True)
             vocabularies = tokenizer.source, tokenizer.target
             ids = [x.encode(side) for x, side in zip(vocabularies, texts, strict=True)]
             longest = (max(map(len, sides)) for sides in zip(*ids, strict=True))
@@ -223,15 +246,17 @@ def encode_pairs(
     return too_long
 
 
-def _write_text(folder: Path, split: str, pairs: Sequence[TextPair], data: PairsConfig) -> None:
+def _write_text(
+    folder: Path, name: str, pairs: Sequence[TextPair], data: PairsConfig, direction: Direction
+) -> None:
     """Write a development or test set as text files, for `--data` and other programs."""
     if isinstance(data, LabelledConfig):
         lines = (f"{label}\t{text}\n" for text, label in pairs)
-        write_file(folder / f"{split}.tsv", "".join(lines))
+        write_file(folder / f"{name}.tsv", "".join(lines))
         return
-    names = [data.source, data.target] if data.source != data.target else ["source", "target"]
-    for name, texts in zip(names, zip(*pairs, strict=True), strict=True):
-        path = folder / f"{split}.{name.replace('/', '_')}"
+    suffixes = direction if direction.source != direction.target else ("source", "target")
+    for suffix, texts in zip(suffixes, zip(*pairs, strict=True), strict=True):
+        path = folder / f"{name}.{suffix.replace('/', '_')}"
         write_file(path, "".join(f"{text}\n" for text in texts))
 
 

@@ -89,7 +89,7 @@ def write_report(runs: Sequence[Path], output: Path, *, device: str, quick: bool
 
 def _summary(runs: Mapping[str, RunRecord]) -> list[str]:
     """Return tables of the runs with their progress, and of the differences of their recipes."""
-    rows = [["run", *COLUMNS], *([name, *record.cells()] for name, record in runs.items())]
+    rows = [["run", *COLUMNS], *(row for name, record in runs.items() for row in record.rows(name))]
     body = [table(rows, kind="text")]
     problems = [f"{name}: {run.problem}" for name, run in runs.items() if run.problem]
     body += [f"<p>{escape(problem)}</p>" for problem in problems]
@@ -166,19 +166,23 @@ def _samples(config: Config, run: Path, name: str, device: str) -> list[str]:
 
 def _translation_samples(config: Config, run: Path, device: str) -> list[str]:
     """Return sample translations."""
-    store = split_of_run(config, run, "dev", Tokenizer.load(find_model(run))).store("dev")
-    translator = Translator.load(run, device=device, tag=store.tag)
-    sources, references = store.texts()
-    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-    chosen = order[:: len(order) // NUM_SAMPLES + 1]  # of all lengths
-    texts = [sources[i] for i in chosen]
-    width = min(5, translator.decoding.beam)
-    results = translator.translations(texts, tokens=True, nbest=width)
-    return [
+    sets = split_of_run(config, run, "dev", Tokenizer.load(find_model(run))).sets("dev")
+    body = [
         "<h3>Samples</h3>",
         "<p>Dark tokens have a low probability. Point at a token for its probability.</p>",
-        *(_translation(sources[i], references[i], r) for i, r in zip(chosen, results, strict=True)),
     ]
+    for direction, store in sets.items():
+        translator = Translator.load(run, device=device, tag=store.tag)
+        sources, references = store.texts()
+        order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+        chosen = order[:: len(order) * len(sets) // NUM_SAMPLES + 1]  # of all lengths
+        texts = [sources[i] for i in chosen]
+        width = min(5, translator.decoding.beam)
+        results = translator.translations(texts, tokens=True, nbest=width, to=direction.target)
+        pairs = zip(chosen, results, strict=True)
+        body += [f"<h4>{direction}</h4>"] if len(sets) > 1 else []
+        body += [_translation(sources[i], references[i], result) for i, result in pairs]
+    return body
 
 
 def _translation(source: str, reference: str, result: Translation) -> str:

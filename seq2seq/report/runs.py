@@ -71,21 +71,42 @@ class RunRecord:
         return [key for key, metric in METRICS.items() if metric.best and key in measured][-1]
 
     @property
-    def best_score(self) -> float | None:
-        """Best score on the development set in the main metric, or None."""
+    def best_record(self) -> dict[str, Any]:
+        """Metrics of the best model on the development set in the main metric, or {}."""
         key, records = self.main_metric, [*self.of_kind("validation"), *self.of_kind("average")]
-        values = [float(record[key]) for record in records if key in record]
         best = METRICS[key].best
         assert best
-        return best((value for value in values if not math.isnan(value)), default=None)
+        known = [record for record in records if not math.isnan(record.get(key, math.nan))]
+        record: dict[str, Any] = best(known, key=lambda record: float(record[key]), default={})
+        return record
 
-    def cells(self) -> list[str]:
-        """Return the cells of a table row, for `COLUMNS`."""
-        best = "none yet"
+    @property
+    def best_score(self) -> float | None:
+        """Best score on the development set in the main metric, or None."""
+        return self.best_record.get(self.main_metric)
+
+    @property
+    def best_directions(self) -> dict[str, float]:
+        """Scores of the best model in each direction; {} for a model of one direction."""
+        start = f"{self.main_metric}/"
+        return {
+            key.removeprefix(start): value
+            for key, value in self.best_record.items()
+            if key.startswith(start)
+        }
+
+    def rows(self, name: str) -> list[list[str]]:
+        """Return rows of a table with a name and `COLUMNS`: of the run, and of each direction."""
+        metric, best = metric_name(self.main_metric), "none yet"
         if self.best_score is not None:
-            best = f"{self.best_score:.2f} {metric_name(self.main_metric)}"
+            best = f"{self.best_score:.2f} {metric}"
         task = self.config.task if self.config else "?"
-        return [self.status, task, f"{self.updates:,}", best, f"{self.minutes:.1f}"]
+        first = [name, self.status, task, f"{self.updates:,}", best, f"{self.minutes:.1f}"]
+        directions = (
+            [f"  {direction}", "", "", "", f"{score:.2f} {metric}", ""]
+            for direction, score in self.best_directions.items()
+        )
+        return [first, *directions]
 
 
 def read_run(path: Path) -> RunRecord:
@@ -164,6 +185,7 @@ def runs_tree(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
             "updates": run.updates,
             "metric": run.main_metric,
             "best": run.best_score,
+            **({"directions": run.best_directions} if run.best_directions else {}),
             "minutes": round(run.minutes, 2),
             "differences": changed,
             **({"problem": run.problem} if run.problem else {}),
@@ -178,7 +200,8 @@ def runs_text(records: Sequence[RunRecord]) -> str:
     for run, changed in zip(records, differences(records), strict=True):
         listed = " ".join(f"{key}={_brief(value)}" for key, value in (changed or {}).items())
         recipe = run.problem or listed or ("(first run)" if changed is None else "none")
-        rows.append([str(run.path), *run.cells(), recipe])
+        first, *directions = run.rows(str(run.path))
+        rows += [[*first, recipe], *([*row, ""] for row in directions)]
     return "\n".join(aligned(rows, left={0, 1, 2, 4, 6}))
 
 

@@ -239,7 +239,7 @@ def serve(server: Server, host: str, port: int, proxies: list[str]) -> None:
     )
     for sent in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sent, lambda *_: None)  # uvicorn raises the signal again at its end
-    pairs = ", ".join(f"{source} to {target}" for source, target in server.models.collectors)
+    pairs = ", ".join(f"{source} to {target}" for source, target in server.models.hops)
 
     class Announced(uvicorn.Server):
         async def startup(self, sockets: list[socket] | None = None) -> None:

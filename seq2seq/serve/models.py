@@ -5,12 +5,14 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 
+from seq2seq.config import Direction
 from seq2seq.decoding.translation import (
     Options,
     Request,
@@ -31,6 +33,18 @@ Pair = tuple[str, str]
 """Source and target language."""
 
 
+class Hop(NamedTuple):
+    """A model, and the direction in which it translates."""
+
+    collector: Collector
+    direction: Direction
+
+    def request(self, text: str, number: int, prefix: str = "") -> Request:
+        """Return the request for a line."""
+        source, target = self.direction
+        return Request(text, number, prefix, to=target, source=source)
+
+
 class Models:
     """Translators of one or more language pairs, loaded and ready."""
 
@@ -40,42 +54,44 @@ class Models:
         Raises UserError for two models of the same pair, and a pivot that no model has.
         """
         self.pivot = pivot = pivot.lower() if pivot else None
-        self.collectors: dict[Pair, Collector] = {}
+        self.hops: dict[Pair, Hop] = {}
         for run in runs:
             translator = Translator.load(run)
-            data = translator.engines.configs[0].pairs
-            pair = data.source.lower(), data.target.lower()
-            if pair in self.collectors:
-                raise UserError(f"{run} translates {' to '.join(pair)}, as another model does")
-            translator.translate(["."])  # loads the model: nothing is read later
-            self.collectors[pair] = Collector(translator)
+            directions = translator.data.directions
+            translator.translate(["."], to=directions[0].target)  # nothing is read later
+            collector = Collector(translator)
+            for direction in directions:
+                pair = direction.source.lower(), direction.target.lower()
+                if pair in self.hops:
+                    raise UserError(f"{run} translates {' to '.join(pair)}, as another model does")
+                self.hops[pair] = Hop(collector, direction)
         language_identifier()  # also loaded now, not by the first request
-        if pivot and not any(pivot in pair for pair in self.collectors):
+        if pivot and not any(pivot in pair for pair in self.hops):
             raise UserError(f"--pivot {pivot}: no model translates from or to this language")
 
     @property
     def sources(self) -> list[str]:
         """Source languages, in the order of the models."""
-        return list(dict.fromkeys(source for source, _ in self.collectors))
+        return list(dict.fromkeys(source for source, _ in self.hops))
 
     def targets(self, source: str) -> list[str]:
         """Target languages of a source language."""
-        every = dict.fromkeys(target for _, target in self.collectors)
+        every = dict.fromkeys(target for _, target in self.hops)
         return [target for target in every if self.route(source, target)]
 
-    def route(self, source: str, target: str) -> list[Collector]:
+    def route(self, source: str, target: str) -> list[Hop]:
         """Return the models that translate one after the other; none if there is no way."""
-        if direct := self.collectors.get((source, target)):
+        if direct := self.hops.get((source, target)):
             return [direct]
         if self.pivot and source != target:
             parts = [(source, self.pivot), (self.pivot, target)]
-            if all(part in self.collectors for part in parts):
-                return [self.collectors[part] for part in parts]
+            if all(part in self.hops for part in parts):
+                return [self.hops[part] for part in parts]
         return []
 
     def languages(self) -> list[dict[str, Any]]:
         """Return code, name and targets of each language, as LibreTranslate does."""
-        codes = dict.fromkeys([*self.sources, *(target for _, target in self.collectors)])
+        codes = dict.fromkeys([*self.sources, *(target for _, target in self.hops)])
         return [
             {"code": code, "name": language_name(code), "targets": self.targets(code)}
             for code in codes
@@ -99,15 +115,15 @@ class Models:
         self._accept(texts)
         lines = translated = list(dict.fromkeys(texts))
         *before, last = self.route(*pair)
-        for collector in before:
-            requests = [Request(text, number) for number, text in enumerate(translated)]
+        for hop in before:
+            requests = [hop.request(text, number) for number, text in enumerate(translated)]
             plain = Options(scores=False, paragraphs=True)
-            translated = [x.text for x in await collector.translate(requests, plain)]
-        decoding = last.translator.decoding
+            translated = [x.text for x in await hop.collector.translate(requests, plain)]
+        decoding = last.collector.translator.decoding
         beam = max(options.nbest, beam or decoding.beam)
         decoding = decoding if beam == decoding.beam else replace(decoding, beam=beam)
-        requests = [Request(text, number, prefix) for number, text in enumerate(translated)]
-        results = await last.translate(requests, options, decoding)
+        requests = [last.request(text, number, prefix) for number, text in enumerate(translated)]
+        results = await last.collector.translate(requests, options, decoding)
         if error := next((result.error for result in results if result.error), None):
             raise HTTPException(400, f"Cannot translate text: {error}")
         found = dict(zip(lines, results, strict=True))
@@ -136,10 +152,11 @@ class Models:
 
         Threads parse and write the documents, so that other requests are answered meanwhile.
         """
-        for collector in self.route(*pair):
-            spans = collector.translator.pipeline.spelling.pattern
+        for collector, (source, target) in self.route(*pair):
+            spans = collector.translator.spelling.pattern
+            to_requests = partial(document_requests, spans=spans, to=target, source=source)
             documents = await to_thread(list, (read_document(text, form) for text in texts))
-            prepared = await to_thread(list, (document_requests(x, spans) for x in documents))
+            prepared = await to_thread(list, map(to_requests, documents))
             options = next((x for _, x in prepared if x.alignment), prepared[0][1])
             requests = [request for lines, _ in prepared for request in lines]
             self._accept([request.text for request in requests])
@@ -154,7 +171,7 @@ class Models:
     @property
     def num_waiting(self) -> int:
         """Number of lines that are not yet translated."""
-        return sum(collector.num_waiting for collector in self.collectors.values())
+        return sum(x.num_waiting for x in {hop.collector for hop in self.hops.values()})
 
     def _accept(self, lines: Sequence[str]) -> None:
         """Count lines; raises an error if they are too many, alone or with the waiting ones."""

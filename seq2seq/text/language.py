@@ -25,6 +25,8 @@ _WORDS = re.compile(rf"(?:[{_RANGES}]|[^\s{_RANGES}]+)\s*")
 
 TOKENS = re.compile(rf"[{_RANGES}]|[^\W{_RANGES}]+|[^\w\s]")
 """Words and punctuation marks."""
+IDENTIFIED = 1_000
+"""Number of characters from which a language is identified."""
 MIN_CONFIDENCE = 0.9
 """Minimum probability to assign a text to another language. Short texts rarely reach it."""
 
@@ -61,12 +63,20 @@ def is_foreign(text: str, language: str) -> bool:
     return identified != language and probability >= MIN_CONFIDENCE
 
 
+def identify(text: str, languages: Sequence[str]) -> str:
+    """Return the most probable language of a text, of one or more possible ones."""
+    if len(languages) == 1:
+        return languages[0]
+    scores = dict(language_identifier().rank(text[:IDENTIFIED]))
+    return max(languages, key=lambda language: scores.get(language, 0.0))
+
+
 @dataclass(frozen=True)
 class Sentences:
     """Stage: a text is split into sentences."""
 
-    language: str
-    """ISO code."""
+    languages: Sequence[str]
+    """ISO codes of the possible languages of a text."""
     max_len: int | None = None
     """Maximum number of tokens of a sentence; longer ones are split. None: no maximum."""
     count: Callable[[Sequence[ProtectedText]], Sequence[int]] = lambda texts: []
@@ -80,7 +90,8 @@ class Sentences:
     def _split(self, text: ProtectedText) -> Iterator[ProtectedText]:
         parts: list[ProtectedText] = []
         num_spans = 0
-        for space, sentence in sentences(text.text, self.language):
+        language = identify(text.text, self.languages)
+        for space, sentence in sentences(text.text, language):
             parts.append(text.part(sentence, num_spans, space if parts else text.separator + space))
             num_spans += len(parts[-1].spans)
         if self.max_len is None:

@@ -45,6 +45,8 @@ class Segment(NamedTuple):
     """The text with placeholders, without tag."""
     read: str
     """What the model reads."""
+    tag: str = ""
+    """Symbols before the text in what the model reads."""
 
 
 class Prepared(NamedTuple):
@@ -95,10 +97,10 @@ class Pipeline:
     """The way of texts to a model and back, as a recipe and its tokenizer need it."""
 
     spelling: Spelling
-    language: str = ""
-    """Source language."""
+    languages: Sequence[str] = ()
+    """Possible source languages."""
     tag: str | None = None
-    """Symbol before every text."""
+    """Symbols before every text: of the target language, and of the kind of text."""
     spaces: Mapping[int, str] = field(default_factory=dict)
     """Translation table of spaces that the model can only read as bytes."""
     knows: Callable[[str], bool] = lambda word: False
@@ -121,8 +123,12 @@ class Pipeline:
         if not text.strip() or whole.only_spans():
             return Prepared(whole, (), self.spelling, None)
         parts, undo = _before(whole, stages)
-        segments = [Segment(part, self.read(part)) for part in parts]
+        segments = list(map(self.segment, parts))
         return Prepared(whole, segments, self.spelling, undo)
+
+    def segment(self, text: ProtectedText) -> Segment:
+        """Return a text after all stages as the model reads it."""
+        return Segment(text, self.read(text), self.tag or "")
 
     def read(self, text: ProtectedText) -> str:
         """Return what the model reads: the tag, if any, and the text."""

@@ -17,9 +17,10 @@ from torch import Tensor
 from seq2seq.config import Config, TrainingConfig
 from seq2seq.machine.devices import memory_in_use
 from seq2seq.processes import Processes
-from seq2seq.terminal import ProgressBar, duration
+from seq2seq.terminal import ProgressBar, aligned, duration
 from seq2seq.training.records import (
     METRICS,
+    direction_rows,
     drop_metrics_after,
     metric_name,
     record_metrics,
@@ -152,6 +153,8 @@ class TrainingLog:
         )
         mark = "  (best)" if best else ""
         logger.info("update %d  %s: %s%s", self._state.step, kind, text, mark)
+        for line in aligned(direction_rows(metrics)):
+            logger.info("  %s", line)
         self._record(kind, metrics | {"best": float(best)})
 
     def _record(self, kind: str, metrics: dict[str, float]) -> None:

@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -36,7 +36,7 @@ class Metric(NamedTuple):
     """Title of its curve in a report; empty for no curve."""
     digits: int | None = None
     """Number of decimals in the log; None if it is not logged."""
-    best: Callable[..., float] | None = None
+    best: Callable[..., Any] | None = None
     """min or max for metrics that can be the score of a run; a run uses the last that it has."""
 
 
@@ -60,6 +60,15 @@ def metric_name(key: str) -> str:
     """Return the printed name of a metric: the title of its curve, or else its key in words."""
     title = METRICS[key].title.partition(" (")[0] if key in METRICS else ""
     return title or key.replace("_", " ")
+
+
+def direction_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
+    """Return a table of the metrics of each direction and their means; [] for one direction."""
+    names = dict.fromkeys(key.partition("/")[2] for key in metrics if "/" in key)
+    keys = [key for key, metric in METRICS.items() if metric.title and key in metrics]
+    rows = [[name, *(f"{metrics[f'{key}/{name}']:.2f}" for key in keys)] for name in names]
+    means = ["mean", *(f"{metrics[key]:.2f}" for key in keys)]
+    return [["direction", *map(metric_name, keys)], *rows, means] if names else []
 
 
 def record_metrics(run: Path, kind: str, step: int, metrics: dict[str, float]) -> None:
