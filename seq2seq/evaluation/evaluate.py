@@ -17,6 +17,7 @@ from seq2seq.data.lines import map_sharded
 from seq2seq.data.store import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
+from seq2seq.decoding.translator import Engines, Translator
 from seq2seq.errors import UserError, named_output, not_a_number
 from seq2seq.evaluation.evaluators import TranslationEvaluator, evaluator_of
 from seq2seq.evaluation.metrics import VALIDATION_METRICS, bleu_tokenizer, score
@@ -52,18 +53,20 @@ def evaluate_run(
     """Return the metrics of a trained model on a split, and the settings of the evaluation.
 
     data: files to evaluate on instead of a split (`encode_files`). to, source: evaluate only
-    directions with these languages. output: file for the
-    translations. batch_tokens: overrides training.micro_batch_tokens and decoding.batch_tokens.
-    stride: see `TextEvaluator`. with_robustness: add the table of `robustness`.
+    directions with these languages. output: file for the translations. batch_tokens: overrides
+    training.micro_batch_tokens and decoding.batch_tokens. stride: see `TextEvaluator`.
+    with_robustness: add the table of `robustness`.
     """
     loaded = load_model(find_model(run, checkpoint), processes.device)
     config = with_batch_tokens(loaded.config, batch_tokens)
     if stride and config.task != "language_model":
         raise UserError(f"--stride needs a language model: the task of {run} is {config.task}")
-    if (output or with_robustness) and not config.translates:
-        option = "-o" if output else "--robustness"
-        raise UserError(f"{option} needs a translation model: the task of {run} is {config.task}")
-    options = {"stride": stride} if stride else {}
+    given = {"-o": output, "--robustness": with_robustness, "--to": to, "--from": source}
+    used = [option for option, value in given.items() if value]
+    if used and not config.translates:
+        raise UserError(f"{used[0]} needs a translation model: the task of {run} is {config.task}")
+    options: dict[str, Any] = {"stride": stride} if stride else {}
+    options |= {"to": to, "source": source} if config.translates else {}
     with TemporaryDirectory() as folder:
         if data is not None:
             prepared = encode_files(config, loaded.tokenizer, data, Path(folder), to, source)
@@ -71,35 +74,31 @@ def evaluate_run(
         else:
             with processes.main_first():
                 prepared = split_of_run(config, run, split, loaded.tokenizer)
-        evaluator = evaluator_of(
-            config, prepared, split, processes, to=to, source=source, **options
-        )
-        if (output or with_robustness) and not isinstance(evaluator, TranslationEvaluator):
-            option = "-o" if output else "--robustness"
-            raise UserError(f"{option} is for one direction: name it with --from and --to")
+        evaluator = evaluator_of(config, prepared, split, processes, **options)
+        single = bool(output or with_robustness)
+        if isinstance(evaluator, TranslationEvaluator) and len(evaluator.sets) > 1 and single:
+            raise UserError(f"{used[0]} is for one direction: name it with --from and --to")
         logger.info("evaluating %s on %s", run, evaluator.description)
         metrics: dict[str, Any] = evaluator(loaded.model)
-    if output:
-        assert isinstance(evaluator, TranslationEvaluator)
-        if not evaluator.translations:
-            raise UserError(not_a_number(str(run)))
-        if processes.is_main:
-            with named_output(output), output_file(output) as stream:
-                stream.writelines(f"{line}\n".encode() for line in evaluator.translations)
-    metrics |= evaluator.facts
-    if with_robustness:
-        assert isinstance(evaluator, TranslationEvaluator)
-        assert isinstance(loaded.model, Transformer)
-        translator = evaluator.translator(loaded.model)
-        metrics["robustness"] = robustness(
-            partial(
-                map_sharded,
-                partial(translator.translate, to=evaluator.direction.target),
-                processes=processes,
-            ),
-            list(zip(evaluator.sources, evaluator.references, strict=True)),
-            tokenize=bleu_tokenizer(config.pairs, evaluator.direction.target),
-        )
+        metrics |= evaluator.facts
+        if single:
+            assert isinstance(evaluator, TranslationEvaluator)
+            assert isinstance(loaded.model, Transformer)
+            [(direction, store)] = evaluator.sets.items()
+            if not (translations := evaluator.translations.get(direction, ())):
+                raise UserError(not_a_number(str(run)))
+            if output and processes.is_main:
+                with named_output(output), output_file(output) as stream:
+                    stream.writelines(f"{line}\n".encode() for line in translations)
+            if with_robustness:
+                engines = Engines.of_model(loaded.model, loaded.tokenizer, config)
+                translator = Translator(engines, config.decoding, store.tag)
+                translate = partial(translator.translate, to=direction.target)
+                metrics["robustness"] = robustness(
+                    partial(map_sharded, translate, processes=processes),
+                    list(zip(*store.texts(), strict=True)),
+                    tokenize=bleu_tokenizer(config.pairs, direction.target),
+                )
     return metrics
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from seq2seq.config import Config, Direction
 from seq2seq.data.batching import collate, context_window_batch, micro_batches, shard
 from seq2seq.data.lines import map_sharded
-from seq2seq.data.store import PreparedData
+from seq2seq.data.store import PreparedData, Store
 from seq2seq.data.training_data import Tokens
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.translator import Engines, Translator
@@ -71,106 +71,108 @@ class SplitEvaluator(ABC):
 
 @dataclass
 class TranslationEvaluator(SplitEvaluator):
-    """Evaluates a translation model with sacreBLEU, on the set of one direction."""
+    """Evaluates a translation model with sacreBLEU, on the set of each direction.
 
-    direction: Direction = field(kw_only=True)
+    If there are several, the metrics are means, and those of a direction have names such as
+    `bleu/en-fr`.
+    """
+
+    to: str = ""
+    source: str = ""
+    """Languages of the directions to evaluate; empty for all."""
 
     def __post_init__(self) -> None:
         model, self.decoding = self.config.model, self.config.decoding
         if self.validation:
             self.decoding = replace(self.decoding, beam=self.decoding.validation_beam)
         self.translates = not self.validation or self.config.training.best_by == "bleu"
-        self.store = self.data.sets(self.split)[self.direction]
-        warn_of_tags(self.config, self.store.tag)
-        self.sources, self.references = self.store.texts(self.limit)
-        self.translations: Sequence[str] = ()
+        self.sets = sets_of(self.data, self.split, self.to, self.source)
+        self.translations: dict[Direction, Sequence[str]] = {}
         """Translations of the last evaluation, in the order of the split."""
-        longest = max(int(lens.max()) for lens in self.store.lens)
-        if model.positions == "learned" and longest > model.context:
-            raise UserError(
-                f"the {self.split} set has a sentence of {longest} tokens, but model.positions="
-                f"learned has model.context={model.context} positions: train with more"
-            )
+        for store in self.sets.values():
+            warn_of_tags(self.config, store.tag)
+            longest = max(int(lens.max()) for lens in store.lens)
+            if model.positions == "learned" and longest > model.context:
+                raise UserError(
+                    f"the {self.split} set has a sentence of {longest} tokens, but model.positions="
+                    f"learned has model.context={model.context} positions: train with more"
+                )
         beam = self.decoding.beam
         search = "greedy search" if beam == 1 else f"beam {beam}"
-        how = search if self.translates else "loss only"
-        self.description = f"{len(self.sources):,} of {len(self.store):,} sentences, {how}"
-        self.facts = {"sentences": len(self.sources)}
+        sizes = [len(store) for store in self.sets.values()]
+        used = sum(min(size, self.limit or size) for size in sizes)
+        self.description = f"{used:,} of {sum(sizes):,} sentences" + (
+            f" in {len(sizes)} directions" if len(sizes) > 1 else ""
+        )
+        self.description += f", {search if self.translates else 'loss only'}"
 
     def __call__(self, model: Transformer) -> dict[str, float]:
         """Return loss, nll, perplexity, BLEU and chrF2.
 
         TER is slow and left out of validations.
         """
-        metrics = self._nll(model)
-        if not self.translates:
-            return metrics
-        keys = VALIDATION_METRICS if self.validation else EVALUATION_METRICS
-        if math.isnan(metrics["nll"]):  # a search would raise
-            return metrics | dict.fromkeys(keys, math.nan)
-        translator = self.translator(model)
-        source, target = self.direction
-        translate = partial(translator.translate, to=target, source=source)
-        self.translations = map_sharded(translate, self.sources, self.processes)
-        scores: Sequence[Score] = ()
-        if self.processes.is_main:  # others would take its cores
-            tokenize = bleu_tokenizer(self.config.pairs, target)
-            scores = score(self.translations, [self.references], tokenize=tokenize, keys=keys)
-        scores = self.processes.broadcast(scores)
-        self.facts |= {metric.signature_key: metric.signature for metric in scores}
-        self.facts["search"] = describe_search(self.decoding, translator.engines.precision)
-        return metrics | {metric.key: metric.value for metric in scores}
-
-    def translator(self, model: Transformer) -> Translator:
-        """Return a translator with the search of this evaluation."""
         engines = Engines.of_model(model, self.data.tokenizer, self.config)
         engines.is_logged = not self.validation
-        return Translator(engines, self.decoding, self.store.tag)
+        found, facts = {}, {}
+        for direction in self.sets:
+            found[direction], facts[str(direction)] = self._evaluate(model, engines, direction)
+        metrics, *others = found.values()
+        self.facts = facts[str(next(iter(found)))]
+        if not others:
+            return metrics
+        self.facts = {"directions": facts}
+        means = {key: fmean(x[key] for x in found.values()) for key in metrics}
+        return means | {f"{key}/{name}": x[key] for name, x in found.items() for key in means}
+
+    def _evaluate(
+        self, model: Transformer, engines: Engines, direction: Direction
+    ) -> tuple[dict[str, float], dict[str, object]]:
+        """Return the metrics of a direction, and its facts."""
+        store = self.sets[direction]
+        sources, references = store.texts(self.limit)
+        facts: dict[str, object] = {"sentences": len(sources)}
+        metrics = self._nll(model, store, len(sources))
+        if not self.translates:
+            return metrics, facts
+        keys = VALIDATION_METRICS if self.validation else EVALUATION_METRICS
+        if math.isnan(metrics["nll"]):  # a search would raise
+            return metrics | dict.fromkeys(keys, math.nan), facts
+        translate = partial(
+            Translator(engines, self.decoding, store.tag).translate,
+            to=direction.target,
+            source=direction.source,
+        )
+        translations = map_sharded(translate, sources, self.processes)
+        self.translations[direction] = translations
+        scores: Sequence[Score] = ()
+        if self.processes.is_main:  # others would take its cores
+            tokenize = bleu_tokenizer(self.config.pairs, direction.target)
+            scores = score(translations, [references], tokenize=tokenize, keys=keys)
+        scores = self.processes.broadcast(scores)
+        facts |= {metric.signature_key: metric.signature for metric in scores}
+        facts["search"] = describe_search(self.decoding, engines.precision)
+        return metrics | {metric.key: metric.value for metric in scores}, facts
 
     @torch.inference_mode()
-    def _nll(self, model: Transformer) -> dict[str, float]:
-        """Return label-smoothed loss and nll in nats per target token, and perplexity."""
+    def _nll(self, model: Transformer, store: Store, size: int) -> dict[str, float]:
+        """Return label-smoothed loss and nll in nats per target token, and perplexity.
+
+        size: number of sentences.
+        """
         training, processes = self.config.training, self.processes
         criterion = ModelLoss(model, training.label_smoothing)
         sums = np.zeros(3)
-        lens = [side[: len(self.sources)] for side in self.store.lens]
+        lens = [side[:size] for side in store.lens]
         numbers = shard(lens[1], processes.index, processes.count)
         shard_lens = [side[numbers] for side in lens]
         for indices in micro_batches(*shard_lens, max_tokens=training.micro_batch_tokens):
-            batch = collate(*self.store.pairs(numbers[indices]), self.data.tokenizer)
+            batch = collate(*store.pairs(numbers[indices]), self.data.tokenizer)
             adapt_threads(model.device)
             loss, nll = criterion(batch.to(model.device))
             sums += float(loss), float(nll), batch.num_labels
         loss_sum, nll_sum, num_tokens = processes.all_reduce(*sums.tolist())
         nll = nll_sum / num_tokens
         return {"loss": loss_sum / num_tokens, "nll": nll, "perplexity": math.exp(min(nll, 700))}
-
-
-@dataclass
-class MultilingualEvaluator(SplitEvaluator):
-    """Evaluates a translation model on the sets of several directions.
-
-    The metrics are means over directions. Those of a direction have names such as `bleu/en-fr`.
-    """
-
-    directions: Sequence[Direction] = ()
-
-    def __post_init__(self) -> None:
-        arguments = self.config, self.data, self.split, self.processes, self.validation
-        self.evaluators = {
-            direction: TranslationEvaluator(*arguments, direction=direction)
-            for direction in self.directions
-        }
-        parts = (f"{name}: {x.description}" for name, x in self.evaluators.items())
-        self.description = "; ".join(parts)
-
-    def __call__(self, model: Transformer) -> dict[str, float]:
-        """Return the metrics of `TranslationEvaluator`: their means, and those of directions."""
-        found = {direction: x(model) for direction, x in self.evaluators.items()}
-        keys = next(iter(found.values()))
-        means = {key: fmean(metrics[key] for metrics in found.values()) for key in keys}
-        self.facts = {"directions": {str(name): x.facts for name, x in self.evaluators.items()}}
-        return means | {f"{key}/{name}": x[key] for name, x in found.items() for key in means}
 
 
 @dataclass
@@ -295,28 +297,11 @@ def macro_f1(confusion: NDArray[np.int64]) -> float:
 
 
 def evaluator_of(
-    config: Config,
-    data: PreparedData,
-    split: str,
-    processes: Processes,
-    *,
-    to: str = "",
-    source: str = "",
-    **options: Any,
+    config: Config, data: PreparedData, split: str, processes: Processes, **options: Any
 ) -> SplitEvaluator:
-    """Return the evaluator of a recipe's task.
-
-    to, source: evaluate only directions with these languages. options: fields of the evaluator.
-    """
-    if config.translates:
-        directions = list(sets_of(data, split, to, source))
-        if len(directions) == 1:
-            [options["direction"]] = directions
-            return TranslationEvaluator(config, data, split, processes, **options)
-        return MultilingualEvaluator(
-            config, data, split, processes, directions=directions, **options
-        )
-    kind = TextEvaluator if config.task == "language_model" else LabelEvaluator
+    """Return the evaluator of a recipe's task. options: fields of the evaluator."""
+    kinds = {"language_model": TextEvaluator, "classification": LabelEvaluator}
+    kind = kinds.get(config.task, TranslationEvaluator)
     return kind(config, data, split, processes, **options)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from seq2seq.config import (
     Config,
@@ -61,20 +61,14 @@ class TestSet:
     tokenize: str = DEFAULT_TOKENIZER
     """sacreBLEU's tokenizer for BLEU."""
     lowercase: bool = False
+    tags: Mapping[Path, str | None] = field(default_factory=dict)
+    """Tag that each run puts before the sources."""
 
     __test__ = False  # not a pytest class
 
     def metric(self, key: str) -> Any:
         """Return a metric of sacreBLEU with the options of this test set."""
         return make_metric(key, tokenize=self.tokenize, lowercase=self.lowercase)
-
-
-class Texts(NamedTuple):
-    """The test set of one direction, and the tag that each run puts before its sources."""
-
-    sources: Sequence[str]
-    targets: Sequence[str]
-    tags: Mapping[Path, str | None]
 
 
 def load_systems(
@@ -103,18 +97,14 @@ def load_systems(
         )
     files = {path: read_file(path) for path in hypotheses if path not in runs}
     test_sets: dict[Direction | None, TestSet] = {}
-    texts: Mapping[Direction, Texts] = {}
     if references:
-        lists = [read_file(path) for path in references]
-        language = references[0].suffix[1:]
+        lists, language = [read_file(path) for path in references], references[0].suffix[1:]
         test_sets[None] = TestSet(lists, (), tokenize or tokenizer_of(language), lowercase)
     elif runs:
-        texts = _texts_of_runs(runs, split, data, to, source)
-        for direction, (sources, targets, _) in texts.items():
-            target_tokenizer = bleu_tokenizer(next(iter(runs.values())).pairs, direction.target)
-            test_sets[direction] = TestSet(
-                [targets], sources, tokenize or target_tokenizer, lowercase
-            )
+        first = next(iter(runs.values())).pairs
+        for direction, (sources, targets, tags) in _texts(runs, split, data, to, source).items():
+            tokenizer = tokenize or bleu_tokenizer(first, direction.target)
+            test_sets[direction] = TestSet([targets], sources, tokenizer, lowercase, tags)
     else:
         raise UserError(
             "no references: name the file before --against, as in `seq2seq score HYP REF "
@@ -124,10 +114,10 @@ def load_systems(
         names = ", ".join(map(str, test_sets))
         raise UserError(f"a file has one direction of {names}: name it with --from and --to")
     for path, lines in files.items():  # fail before the runs translate
-        for targets in next(iter(test_sets.values())).references:
-            if len(targets) != len(lines):
+        for texts in next(iter(test_sets.values())).references:
+            if len(texts) != len(lines):
                 raise UserError(
-                    f"{len(lines)} lines in {path} but {len(targets)} references: they must be "
+                    f"{len(lines)} lines in {path} but {len(texts)} references: they must be "
                     "aligned line by line"
                 )
         if not lines:
@@ -140,31 +130,33 @@ def load_systems(
             [of_direction] = systems.values()
             of_direction.append(System(name, files[path]))
             continue
-        found = _translated(path, runs[path], texts, processes)
+        found = _translated(path, runs[path], test_sets, processes)
         for direction, translations, search in found:
             systems[direction].append(System(name, translations, search))
     return {key: (test_set, systems[key]) for key, test_set in test_sets.items()}
 
 
 def _translated(
-    run: Path, config: Config, texts: Mapping[Direction, Texts], processes: Processes
+    run: Path,
+    config: Config,
+    test_sets: Mapping[Direction | None, TestSet],
+    processes: Processes,
 ) -> Iterator[tuple[Direction, Sequence[str], str]]:
     """Yield direction, translations and search settings of each test set.
 
     The search settings are those of the recipe, as in `evaluate`.
     """
-    translator = None
-    for direction, (sources, _, tags) in texts.items():
-        warn_of_tags(config, tags[run])
-        if translator is None or translator.tag != tags[run]:
-            translator = Translator.load(run, device=processes.device, tag=tags[run])
+    load = cache(lambda tag: Translator.load(run, device=processes.device, tag=tag))
+    for direction, test_set in test_sets.items():
+        assert direction  # of a run
+        warn_of_tags(config, test_set.tags[run])
+        translator = load(test_set.tags[run])
         if processes.is_main:
-            name = f" ({direction})" if len(texts) > 1 else ""
-            logger.info("translating %s sentences with %s%s", f"{len(sources):,}", run, name)
+            name = f"{run} ({direction})" if len(test_sets) > 1 else run
+            logger.info("translating %s sentences with %s", f"{len(test_set.sources):,}", name)
         translate = partial(translator.translate, to=direction.target, source=direction.source)
-        lines = map_sharded(translate, sources, processes)
-        search = describe_search(translator.decoding, translator.engines.precision)
-        yield direction, lines, search
+        lines = map_sharded(translate, test_set.sources, processes)
+        yield direction, lines, describe_search(translator.decoding, translator.engines.precision)
 
 
 def _config_of(run: Path) -> Config:
@@ -177,31 +169,35 @@ def _config_of(run: Path) -> Config:
     return config
 
 
-def _texts_of_runs(
-    runs: dict[Path, Config], split: str, data: str | None, to: str, source: str
-) -> dict[Direction, Texts]:
-    """Return sources and references from the files named by `data`, or from the runs' split."""
+def _texts(
+    runs: Mapping[Path, Config], split: str, data: str | None, to: str, source: str
+) -> dict[Direction, tuple[list[str], list[str], dict[Path, str | None]]]:
+    """Return sources, references and the tag of each run, by direction.
+
+    They come from the files named by `data`, or from the split of the runs: the directions that all
+    of them have.
+    """
     if data is not None:
-        config = next(iter(runs.values())).pairs
-        direction = direction_of(config, to, source)
-        sources, targets = map(list, zip(*read_pairs(config, data, direction), strict=True))
+        first = next(iter(runs.values())).pairs
+        direction = direction_of(first, to, source)
+        sources, targets = map(list, zip(*read_pairs(first, data, direction), strict=True))
         tags = {run: test_tag(config, direction) for run, config in runs.items()}
-        return {direction: Texts(sources, targets, tags)}
-    stores = {
-        run: sets_of(
-            split_of_run(config, run, split, Tokenizer.load(find_model(run))), split, to, source
-        )
-        for run, config in runs.items()
-    }
-    first, *others = (
-        {direction: store.texts() for direction, store in sets.items()} for sets in stores.values()
-    )
-    if any(other != first for other in others):
+        return {direction: (sources, targets, tags)}
+    sets = {}
+    for run, config in runs.items():
+        prepared = split_of_run(config, run, split, Tokenizer.load(find_model(run)))
+        sets[run] = sets_of(prepared, split, to, source)
+    every, *others = sets.values()
+    texts = {}
+    for direction in (x for x in every if all(x in other for other in others)):
+        tags = {run: stores[direction].tag for run, stores in sets.items()}
+        texts[direction] = *every[direction].texts(), tags
+        if any(other[direction].texts() != every[direction].texts() for other in others):
+            texts = {}
+            break
+    if not texts:
         raise UserError(f"the runs have different {split} sets: name one with --data PREFIX")
-    return {
-        direction: Texts(*texts, {run: sets[direction].tag for run, sets in stores.items()})
-        for direction, texts in first.items()
-    }
+    return texts
 
 
 def sets_of(
