@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from commands import seq2seq
-from conftest import WORDS, run_recipe, write_corpus
+from conftest import WORDS, run_recipe, write_corpus, write_recipe
 from sentencepiece import SentencePieceProcessor
 from starlette.testclient import TestClient
 
@@ -26,6 +26,7 @@ from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.export import export
 from seq2seq.formats.model_directory import load_config
 from seq2seq.planning.new import new_recipe
+from seq2seq.preparation.corpora import open_corpora
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.serve.app import Server
@@ -165,6 +166,20 @@ def test_a_pair_that_is_equal_in_two_languages_is_kept_in_both(tmp_path: Path) -
     facts = prepare(load_config(recipe)).facts("train")
     # The reversed pair (Calc, Calc) is of another direction, too.
     assert facts["dropped"]["duplicates"] == 3 + 0
+
+
+def test_the_columns_of_a_tsv_and_of_a_dataset_are_reversed(tmp_path: Path) -> None:
+    rows = [{"en": f"the dog {i}", "de": f"der Hund {i}"} for i in range(9)]
+    (tmp_path / "a.tsv").write_text("".join(f"{row['en']}\t{row['de']}\n" for row in rows))
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    for corpus in (
+        CorpusConfig(path=str(tmp_path / "a.tsv"), languages=("en", "de"), reverse=True),
+        CorpusConfig(dataset=str(tmp_path), languages=("en", "de"), reverse=True),
+    ):
+        forth, back = open_corpora(PairsConfig(train=(corpus,)))
+        pairs = [(row["en"], row["de"]) for row in rows]
+        assert (str(forth.direction), str(back.direction)) == ("en-de", "de-en")
+        assert list(forth.read()) == pairs and list(back.read()) == [(b, a) for a, b in pairs]
 
 
 def test_only_pairs_of_a_direction_are_joined(recipe: Path) -> None:
@@ -378,3 +393,15 @@ def test_a_new_recipe_of_several_directions(
     assert "600 pairs" in path.read_text()
     with pytest.raises(UserError, match="--pairs names languages and corpora"):
         new_recipe("other", {"train": [train], "dev": [], "test": []}, pairs=pairs, **options)
+
+
+def test_data_of_an_older_version_have_one_direction(tmp_path: Path) -> None:
+    write_corpus(tmp_path)
+    run = run_recipe(write_recipe(tmp_path), tmp_path / "run")
+    metrics = evaluate_run(run, None, "test", Processes())
+    [path] = (tmp_path / "store").glob("*/manifest.json")
+    manifest = json.loads(path.read_text())
+    for split in ("dev", "test"):
+        assert manifest["splits"][split].pop("directions") == [["en", "de"]]
+    path.write_text(json.dumps(manifest))
+    assert evaluate_run(run, None, "test", Processes()) == metrics

@@ -185,15 +185,8 @@ def results_text(results: Mapping[str, Result]) -> str:
         for comparison in chain(*result.comparisons)
     ]
     sentences += [RULE, ABOUT_MODELS] if sentences else []
-    signatures: dict[tuple[str, str], list[str]] = {}
-    for name, result in results.items():
-        for score in result.scores[0]:
-            signatures.setdefault((score.name, score.signature), []).append(name)
-    footnotes = [
-        f"  {metric:7}  {signature}" + (f"  ({', '.join(names)})" if names != [*results] else "")
-        for (metric, signature), names in signatures.items()
-        if signature
-    ]
+    every = (score for result in results.values() for score in result.scores[0] if score.signature)
+    footnotes = dict.fromkeys(f"  {score.name:7}  {score.signature}" for score in every)
     parts = [part for part in (aligned(rows, left={0, 1}), sentences, footnotes) if part]
     return "\n\n".join("\n".join(lines) for lines in parts)
 
