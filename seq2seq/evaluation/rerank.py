@@ -130,6 +130,9 @@ class Reranker:
         self._backward = self._generator = None
         if backward:
             self._backward = Translator.load(backward, device=device, precision="fp32")
+            if len(targets := self._backward.data.targets) > 1:
+                names = ", ".join(targets)
+                raise UserError(f"--backward {backward} translates to {names}, not to one language")
         if language_model:
             self._generator = TextGenerator.load(language_model, device=device)
 

@@ -229,9 +229,9 @@ class Selection:
             sources = np.array([value for value, _ in islice(distinct, count)], dtype=np.uint64)
             if len(sources) < count:
                 raise UserError(
-                    f"data.dev_size + data.test_size = {count}, but after cleaning the first "
-                    f"training corpus has only {len(sources)} different sources: hold out fewer, "
-                    f"such as {max(1, len(sources) // 10)}"
+                    f"data.dev_size + data.test_size = {count}, but after cleaning {corpus.name} "
+                    f"has only {len(sources)} different sources: hold out fewer, such as "
+                    f"{max(1, len(sources) // 10)}"
                 )
             kept = kept[_is_known(column[kept], sources)]
             _, first = np.unique(column[kept], return_index=True)

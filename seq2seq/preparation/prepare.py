@@ -55,7 +55,7 @@ def prepare(config: Config) -> PreparedData:
     if data.clean.languages:
         require_languages(*data.languages)
     corpora, pretrained = open_corpora(data), _pretrained(config)
-    files = [path for corpus in corpora for path in corpus.files]
+    files = list(dict.fromkeys(path for corpus in corpora for path in corpus.files))
     write = partial(_prepare_pairs, config, corpora, pretrained)
     return load_or_prepare(config, files, pretrained, write)
 
