@@ -254,7 +254,7 @@ def torch_engine(translator: Translator) -> TorchEngine:
 def encoded(translator: Translator, text: str, **options: Any) -> EncodedRequest:
     """Return a text as the engine's sources."""
     recase = options.pop("recase", True)
-    [request] = translator._encoder.encode([Request(text)], Options(**options), recase=recase)
+    [request] = translator.encoder().encode([Request(text)], Options(**options), recase=recase)
     return request
 
 

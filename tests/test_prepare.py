@@ -291,7 +291,7 @@ def test_a_dataset_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_an_error_in_the_tokenizers_sample_is_raised_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(selection: Selection, size: int, weights: Any) -> Iterator[tuple[str, str]]:
+    def broken(selection: Selection, size: int, data: Any) -> Iterator[tuple[str, str]]:
         yield from [("a house", "ein Haus")] * 9
         raise KeyboardInterrupt
 
@@ -342,7 +342,9 @@ def test_corpora_with_tags_over_several_chunks(corpus: Path) -> None:
     assert facts["pairs_per_corpus"] == [news.count(True), news.count(False)]
     assert news == sorted(news, reverse=True) and facts["read"] == 260
     tagged = [text.startswith("news") for text in data.store("dev").texts()[0]]
-    assert data.store("dev").tag == "<news>" and news.count(True) + tagged.count(True) == 60
+    [first], _ = data.store("dev").pairs(np.arange(1))
+    assert data.tokenizer.source.decode([first.tolist()])[0].startswith("<news> ")
+    assert news.count(True) + tagged.count(True) == 60
 
 
 def test_sources_of_excluded_corpora_are_dropped(corpus: Path) -> None:

@@ -187,7 +187,7 @@ def repaired(source: str, target: str, symbols: bool, attention: dict[int, int])
     vocabulary = WITH_PLACEHOLDERS if symbols else VOCABULARY
     tokenizer = Tokenizer(vocabulary, vocabulary)
     pipeline = pipeline_of(PairsConfig(), tokenizer, ["en"], "de", protect=["all"])
-    encoder = Encoder(tokenizer, lambda to, source: pipeline, 99, 99)
+    encoder = Encoder(tokenizer, pipeline, 99, 99)
     requests = encoder.encode([Request(source)], Options(), recase=True)
     [pieces] = vocabulary.encode_pieces([target])
     weights = np.zeros((len(pieces), len(requests[0].sources[0].pieces)), dtype=np.float32)

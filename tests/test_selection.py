@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 from pyarrow import feather
 
-from seq2seq.config import Direction, PairsConfig
+from seq2seq.config import CorpusConfig, Direction, PairsConfig
 from seq2seq.errors import UserError
 from seq2seq.preparation.chunks import Chunk, Selection
 from seq2seq.preparation.cleaning import CODES, KEPT
@@ -73,8 +73,8 @@ def test_the_first_of_equal_pairs_is_kept(tmp_path: Path) -> None:
 def test_a_sample_has_about_its_size_and_only_kept_pairs(tmp_path: Path) -> None:
     selected, rows = write_chunks(tmp_path, [3000, 2000], distinct=100_000)
     kept = [str(pair) for rule, pair, _ in rows if rule == KEPT]
-    [corpus] = selected.corpus_sizes()
-    sample = [source for source, _ in selected.sample(1000, {corpus: 1.0})]
+    data = PairsConfig(train=(CorpusConfig(weight=0.1),))
+    sample = [source for source, _ in selected.sample(1000, data)]
     assert set(sample) <= set(kept)
     assert len(sample) == pytest.approx(1000 * len(kept) / len(rows), rel=0.1)
-    assert [source for source, _ in selected.sample(5000, {corpus: 1.0})] == kept
+    assert [source for source, _ in selected.sample(5000, data)] == kept

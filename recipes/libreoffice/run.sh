@@ -13,7 +13,7 @@ esac
 recipe=recipes/libreoffice/recipe.yaml data=data/libreoffice_en_$language run=${RUN:-runs/libreoffice_en_$language}
 
 if [[ " $*" == *" data.train="* ]]; then
-    scripts/train $recipe --run "$run" "$@"
+    scripts/train $recipe --run "$run" "data.target='$language'" "$@"
     seq2seq evaluate "$run" --split test
     exit
 fi

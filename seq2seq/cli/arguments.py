@@ -65,9 +65,9 @@ def weight(text: str) -> tuple[str, float]:
 
 
 def pair(text: str) -> tuple[str, str, str]:
-    """Parse SOURCE-TARGET:PREFIX. Languages may have a region in upper case, as in pt-BR-en."""
+    """Parse SOURCE-TARGET:PREFIX. Languages may have a region: en-pt-br, pt-BR-en."""
     languages, _, prefix = text.partition(":")
-    found = re.fullmatch(r"(\w+(?:-[A-Z]\w+)?)-(\w+(?:-[A-Z]\w+)?)", languages)
+    found = re.fullmatch(r"(\w+(?:-[A-Z]\w+)?)-(\w+(?:-\w+)?)", languages)
     if not (found and prefix):
         raise argparse.ArgumentTypeError(f"{text!r} is not like en-de:corpus/de")
     return found[1], found[2], prefix

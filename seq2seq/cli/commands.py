@@ -108,7 +108,7 @@ def translate(options: argparse.Namespace) -> None:
         **decoding,
     )
     if options.to or not options.json_input:
-        translator.pipeline(options.to, options.source)  # fail before lines are read
+        translator.encoder(options.to, options.source)  # fail before lines are read
     if document := _document_format(options):
         if processes.is_main:  # more processes would not be faster
             [path] = options.files
@@ -208,13 +208,7 @@ def classify(options: argparse.Namespace) -> None:
 def score(options: argparse.Namespace) -> None:
     """Score translations, and compare systems."""
     from seq2seq.data.lines import require_files
-    from seq2seq.evaluation.comparison import (
-        break_down,
-        breakdown_text,
-        compare,
-        results_text,
-        results_tree,
-    )
+    from seq2seq.evaluation import comparison
     from seq2seq.evaluation.systems import load_systems, read_line_scores
     from seq2seq.processes import Processes
 
@@ -237,7 +231,7 @@ def score(options: argparse.Namespace) -> None:
         raise UserError("--lines and --line-scores are for one direction: name it with --to")
     if processes.is_main:
         results = {
-            str(direction or ""): compare(
+            str(direction or ""): comparison.compare(
                 systems,
                 test_set,
                 keys=options.metrics,
@@ -248,12 +242,12 @@ def score(options: argparse.Namespace) -> None:
         result, *others = results.values()
         tree, text = result.to_dict(), result.text()
         if others:
-            tree, text = results_tree(results), results_text(results)
+            tree, text = comparison.results_of_directions(results)
         if options.lines is not None:
             [(test_set, systems)] = loaded.values()
-            breakdown = break_down(systems, test_set, options.lines)
+            breakdown = comparison.break_down(systems, test_set, options.lines)
             tree |= {"breakdown": breakdown}
-            details = breakdown_text(breakdown, on_terminal=sys.stdout.isatty())
+            details = comparison.breakdown_text(breakdown, on_terminal=sys.stdout.isatty())
             text = f"{text}\n\n{details}"
         _print(json.dumps(tree) if options.json else text)
     processes.exit()

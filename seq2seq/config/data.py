@@ -145,10 +145,11 @@ class PairsConfig(DataConfig):
     """Test set, for `evaluate` and `score`. A list has one set for each direction."""
     dev_size: CountOrZero = 0
     """Number of source sentences held out as the development set if `dev` is not given. They are
-    taken from the first training corpus of each direction."""
+    taken from the first training corpus of each direction, or only of `source` to `target` if
+    these are given."""
     test_size: CountOrZero = 0
-    """Number of source sentences held out as the test set if `test` is not given. They are taken
-    from the first training corpus of each direction."""
+    """Number of source sentences held out as the test set if `test` is not given, as for
+    `dev_size`."""
     exclude: tuple[CorpusConfig, ...] = ()
     """Corpora whose source sentences are removed from the training data. For fine-tuning: the
     development and test sets of the model in `training.init_from`."""
@@ -170,6 +171,17 @@ class PairsConfig(DataConfig):
         source, target = corpus.languages or (self.source, self.target)
         reverse = [Direction(target, source)] if corpus.reverse else []
         return [Direction(source, target), *reverse]
+
+    def tag(self, split: str, direction: Direction) -> str | None:
+        """Return the tag of the development or test set of a direction. It is not in its texts.
+
+        A held-out set has the tag of the first training corpus of its direction.
+        """
+        held_out = self.train if getattr(self, f"{split}_size") else ()
+        for corpus in getattr(self, split) or held_out:
+            if direction in self.directions_of(corpus):
+                return corpus.tag
+        return None
 
     def weights(self, sizes: Sequence[int]) -> list[float]:
         """Return the repetitions per epoch of each training corpus and each reversed corpus.

@@ -129,18 +129,22 @@ def _check_pairs(config: Config) -> None:
 
 
 def _check_languages(data: PairsConfig) -> None:
-    for key, language in [("data.source", data.source), ("data.target", data.target)]:
-        for corpus in data.corpora:
-            name = corpus.path or corpus.source or corpus.dataset
+    for corpus in data.corpora:
+        name = corpus.path or corpus.source or corpus.dataset or "a corpus"
+        require(
+            len(corpus.languages) in (0, 2),
+            f"the languages of {name} must be source and target, such as [en, fr], not "
+            f"{list(corpus.languages)}",
+        )
+        for side, language in zip(("source", "target"), data.directions_of(corpus)[0], strict=True):
             require(
-                len(corpus.languages) in (0, 2) and all(map(str.strip, corpus.languages)),
-                f"the languages of {name} must be source and target, such as [en, fr], not "
-                f"{list(corpus.languages)}",
+                bool(language.strip()),
+                f"data.{side} is empty: give the language, such as data.{side}=en, or give {name} "
+                "`languages: [en, fr]`",
             )
             require(
-                bool(corpus.languages or language.strip()),
-                f"{key} is empty: give the language, such as {key}=en, or give {name} "
-                "`languages: [en, fr]`",
+                not any(c.isspace() or c == "\u2581" for c in language),
+                f"the language {language!r} of {name} must be a code without spaces, such as en",
             )
     for split, corpora in (("dev", data.dev), ("test", data.test)):
         found = [direction for corpus in corpora for direction in data.directions_of(corpus)]

@@ -28,18 +28,14 @@ def write_store(
     batches: Iterable[Sequence[Sequence[Any]]],
     *,
     with_text: bool = False,
-    tag: str | None = None,
 ) -> None:
-    """Write batches of columns: source ids, target ids and, if `with_text`, both texts.
-
-    tag: tag of the corpus. It is not part of the text.
-    """
+    """Write batches of columns: source ids, target ids and, if `with_text`, both texts."""
     import pyarrow  # here: most commands do not need it
 
     fields = [(side, pyarrow.list_(pyarrow.int32())) for side in SIDES]
     if with_text:
         fields += [(f"{side}_text", pyarrow.string()) for side in SIDES]
-    schema = pyarrow.schema(fields, metadata={"tag": tag} if tag else None)
+    schema = pyarrow.schema(fields)
     with file.open("wb") as sink, pyarrow.ipc.new_stream(sink, schema) as writer:
         for columns in batches:
             named = dict(zip(schema.names, columns, strict=True))
@@ -81,12 +77,6 @@ class Store:
         places = list(zip(batches.tolist(), positions, strict=True))
         source, target = ([_ids(side[i], place) for i, place in places] for side in self._sides)
         return source, target
-
-    @property
-    def tag(self) -> str | None:
-        """Tag of a development or test set. Its texts do not have it."""
-        tag = (self._table.schema.metadata or {}).get(b"tag")
-        return tag.decode() if tag else None
 
     def texts(self, limit: int | None = None) -> tuple[list[str], list[str]]:
         """Return the first `limit` source and target texts of a development or test set."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain, islice
@@ -58,18 +58,19 @@ class EncodedRequest(NamedTuple):
     error: str | None = None
 
 
+def failed(request: Request, error: UserError) -> EncodedRequest:
+    """Return a request that cannot be translated."""
+    nothing = Prepared(ProtectedText(""), (), Spelling(None, False), None)
+    return EncodedRequest(request, nothing, error=str(error))
+
+
 class Encoder:
-    """Checks requests, prepares their texts and encodes them."""
+    """Checks requests of one direction, prepares their texts and encodes them."""
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        pipeline: Callable[[str, str], Pipeline],
-        max_len: int,
-        max_target_len: int,
+        self, tokenizer: Tokenizer, pipeline: Pipeline, max_len: int, max_target_len: int
     ) -> None:
-        """pipeline: returns the pipeline for a target and a source language (see `Request`).
-        max_len: maximum length of a segment. max_target_len: maximum length of prefixes and
+        """max_len: maximum length of a segment. max_target_len: maximum length of prefixes and
         references. Both are in tokens, without the end symbol.
         """
         self.source, self.target = tokenizer.translation_vocabularies
@@ -79,67 +80,43 @@ class Encoder:
         self, requests: Sequence[Request], options: Options, *, recase: bool
     ) -> list[EncodedRequest]:
         """Encode requests. recase: read texts in UPPER and Title Case in sentence case."""
-        directions = dict.fromkeys((request.to, request.source) for request in requests)
-        encoded: dict[int, EncodedRequest] = {}
-        for to, source in directions:
-            chosen = {i: x for i, x in enumerate(requests) if (x.to, x.source) == (to, source)}
-            try:
-                pipeline = self.pipeline(to, source)
-                found = self._encode_all([*chosen.values()], pipeline, options, recase)
-            except UserError as error:  # an unknown language
-                nothing = Prepared(ProtectedText(""), (), Spelling(None, False), None)
-                found = [EncodedRequest(x, nothing, error=str(error)) for x in chosen.values()]
-            encoded |= zip(chosen, found, strict=True)
-        return [encoded[i] for i in range(len(requests))]
-
-    def _encode_all(
-        self, requests: Sequence[Request], pipeline: Pipeline, options: Options, recase: bool
-    ) -> list[EncodedRequest]:
-        """Encode requests of one direction."""
-        stages = partial(pipeline.stages, recase=recase)
-        if options.glossary:
-            stages = partial(stages, terms=options.glossary.case_sensitive)
-        count, languages = partial(self._count, pipeline, stages()), pipeline.languages
+        glossary, languages = options.glossary, self.pipeline.languages
+        stages = partial(self.pipeline.stages, recase=recase)
+        if glossary:
+            stages = partial(stages, terms=glossary.case_sensitive)
+        count = partial(self._count, stages())
         usual = stages(sentences=Sentences(languages) if options.paragraphs else None)
         short = stages(sentences=Sentences(languages, self.max_len, count))
-        prepared = [pipeline.before(request.text, usual) for request in requests]
+        prepared = [self.pipeline.before(request.text, usual) for request in requests]
         # A call for each text would be a hundred times as slow.
         rows = iter(self._pieces(chain.from_iterable(x.segments for x in prepared)))
         encoded = []
         for request, text in zip(requests, prepared, strict=True):
             pieces = [next(rows) for _ in text.segments]
             if any(len(row) > self.max_len for row in pieces):
-                text = pipeline.before(request.text, short)
+                text = self.pipeline.before(request.text, short)
                 pieces = self._pieces(text.segments)
             try:
-                encoded.append(self._encode(request, text, pieces, options, pipeline))
+                encoded.append(self._encode(request, text, pieces, options))
             except UserError as error:
-                nothing = text._replace(segments=())
-                encoded.append(EncodedRequest(request, nothing, error=str(error)))
+                encoded.append(failed(request, error))
         return encoded
 
     def _pieces(self, segments: Iterable[Segment]) -> list[list[str]]:
         return self.source.encode_pieces([segment.read for segment in segments])
 
-    def _count(
-        self, pipeline: Pipeline, stages: Sequence[Stage], texts: Sequence[ProtectedText]
-    ) -> list[int]:
+    def _count(self, stages: Sequence[Stage], texts: Sequence[ProtectedText]) -> list[int]:
         """Return the number of tokens that the model reads for each text after some stages."""
         for stage in stages:
             texts = [part for text in texts for part in stage.before(text)[0]]
-        return [len(row) for row in self.source.encode_pieces(list(map(pipeline.read, texts)))]
+        return [len(row) for row in self.source.encode_pieces(list(map(self.pipeline.read, texts)))]
 
     def _encode(
-        self,
-        request: Request,
-        text: Prepared,
-        pieces: Sequence[list[str]],
-        options: Options,
-        pipeline: Pipeline,
+        self, request: Request, text: Prepared, pieces: Sequence[list[str]], options: Options
     ) -> EncodedRequest:
         if len(pieces) > 1:
             self._check_parts(request, len(pieces), options)
-        references = self._references(request, text, pipeline)
+        references = self._references(request, text)
         if not any(pieces):
             return EncodedRequest(request, text._replace(segments=()), references=references)
         prefix: list[str] = []
@@ -156,11 +133,11 @@ class Encoder:
             sources.append(Source(row, prefix, encoded, (request.number, number)))
         return EncodedRequest(request, text, sources, references)
 
-    def _references(self, request: Request, text: Prepared, pipeline: Pipeline) -> list[Written]:
+    def _references(self, request: Request, text: Prepared) -> list[Written]:
         """Return the references as the model would write them."""
         if not request.references:
             return []
-        segments = text.segments or [pipeline.segment(text.whole)]
+        segments = text.segments or [self.pipeline.segment(text.whole)]
         [source] = self._pieces(segments)
         texts = list(map(text.given, request.references))
         rows = self._targets(texts)

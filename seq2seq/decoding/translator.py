@@ -14,7 +14,7 @@ from seq2seq.config import Config, DecodingConfig, from_tree, require_effects
 from seq2seq.data.tokenizer import Tokenizer, pipeline_of
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
 from seq2seq.decoding.engine import Engine, Hypothesis, Progress
-from seq2seq.decoding.segments import Decoder, Encoder
+from seq2seq.decoding.segments import Decoder, EncodedRequest, Encoder, failed
 from seq2seq.decoding.terms import Glossary
 from seq2seq.decoding.translation import (
     Options,
@@ -36,7 +36,6 @@ from seq2seq.formats.model_directory import (
     require_undamaged,
 )
 from seq2seq.machine.devices import default_device
-from seq2seq.text.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from seq2seq.decoding.torch_engine import TorchEngine
@@ -177,15 +176,12 @@ class Translator:
                 f"tag={tag!r} is not a symbol of this model's tokenizer: use a tag of its training "
                 "corpora"
             )
-        limit = min(config.max_source_tokens for config in engines.configs)
         self.data, self._protect = engines.configs[0].pairs, protect
-        max_target_len = min(limit, engines.max_target_len - 1)
-        self.pipeline = cache(self._pipeline)
-        self.spelling = self.pipeline(self.data.targets[0]).spelling
-        self._encoder = Encoder(self.tokenizer, self.pipeline, limit, max_target_len)
+        self.encoder = cache(self._make_encoder)
+        self.spelling = self.encoder(self.data.targets[0]).pipeline.spelling
 
-    def _pipeline(self, to: str = "", source: str = "") -> Pipeline:
-        """Return the way of texts to a target language and, if given, from a source language.
+    def _make_encoder(self, to: str = "", source: str = "") -> Encoder:
+        """Return the encoder of texts for a target language and, if given, a source language.
 
         Raises UserError for a language that the model does not have, and without a target language
         if it has several.
@@ -205,9 +201,12 @@ class Translator:
                 raise UserError(f"{self.engines.name} {verb} {names}, not {language!r}")
         target = to or data.targets[0]
         sources = [source] if source else [x.source for x in data.directions if x.target == target]
-        return pipeline_of(
+        pipeline = pipeline_of(
             data, self.tokenizer, sources, target, tag=self.tag, protect=self._protect
         )
+        limit = min(config.max_source_tokens for config in self.engines.configs)
+        max_target_len = min(limit, self.engines.max_target_len - 1)
+        return Encoder(self.tokenizer, pipeline, limit, max_target_len)
 
     @classmethod
     def load(
@@ -302,7 +301,7 @@ class Translator:
         text separately. decoding: keys of the recipe's section `decoding`, to replace its values.
         The translator's tag, if any, is put before every text.
         """
-        self.pipeline(to, source)  # fails for an unknown language
+        self.encoder(to, source)  # fails for an unknown language
         requests = make_requests(texts, prefixes, constraints, references, to, source)
         changed = changed_decoding(self.decoding, decoding)
         options = Options(nbest, scores, tokens, alignment, search, paragraphs, glossary)
@@ -327,8 +326,10 @@ class Translator:
         UserError for an invalid document.
         """
         document = read_document(text, format)
-        pattern = self.pipeline(to, source).spelling.pattern
-        requests, options = document_requests(document, pattern, glossary, to=to, source=source)
+        self.encoder(to, source)  # fails for an unknown language
+        requests, options = document_requests(
+            document, self.spelling.pattern, glossary, to=to, source=source
+        )
         changed = changed_decoding(self.decoding, decoding)
         return write_document(document, options.words, self.process(requests, options, changed))
 
@@ -355,12 +356,27 @@ class Translator:
             )
         terms = bool(options.glossary) or any(request.constraints for request in requests)
         engine = self.engines.engine_for(decoding, terms=terms)
-        encoded = self._encoder.encode(requests, options, recase=decoding.recase)
+        encoded = self._encode(requests, options, decoding.recase)
         found: list[list[Hypothesis]] = []
         if options.search:
             sources = [source for request in encoded for source in request.sources]
             found = engine.search(sources, decoding, nbest=options.nbest, progress=progress)
         return Decoder(engine, self.spelling, options, decoding).decode(encoded, found)
+
+    def _encode(
+        self, requests: Sequence[Request], options: Options, recase: bool
+    ) -> list[EncodedRequest]:
+        """Encode requests, all of one direction at once."""
+        encoded: dict[int, EncodedRequest] = {}
+        for direction in dict.fromkeys((request.to, request.source) for request in requests):
+            chosen = [i for i, x in enumerate(requests) if (x.to, x.source) == direction]
+            own = [requests[i] for i in chosen]
+            try:
+                found = self.encoder(*direction).encode(own, options, recase=recase)
+            except UserError as error:  # an unknown language
+                found = [failed(request, error) for request in own]
+            encoded |= zip(chosen, found, strict=True)
+        return [encoded[i] for i in range(len(requests))]
 
 
 def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:

@@ -158,41 +158,18 @@ class Result:
         return "\n\n".join("\n".join(lines) for lines in parts)
 
 
-def results_tree(results: Mapping[str, Result]) -> dict[str, Any]:
-    """Return a JSON object with the result of each direction, and the means of all metrics."""
+def results_of_directions(results: Mapping[str, Result]) -> tuple[dict[str, Any], str]:
+    """Return the results of several directions as a JSON object and as text, with their means."""
     first = next(iter(results.values()))
-    means = {
-        system.name: {
-            score.key: round(_mean(results, number, i), 4) for i, score in enumerate(scores)
-        }
-        for number, (system, scores) in enumerate(zip(first.systems, first.scores, strict=True))
-    }
-    return {"mean": means, "directions": {name: x.to_dict() for name, x in results.items()}}
-
-
-def results_text(results: Mapping[str, Result]) -> str:
-    """Return a table with a row for each direction and their mean, and the comparisons."""
-    first = next(iter(results.values()))
-    rows = [["direction", "system", *(score.name for score in first.scores[0])]]
+    means: dict[str, dict[str, float]] = {}
     for number, system in enumerate(first.systems):
-        for name, result in results.items():
-            rows.append([name, system.name, *(score.text for score in result.scores[number])])
-        means = (f"{_mean(results, number, i):.2f}" for i in range(len(first.scores[number])))
-        rows.append(["mean", system.name, *means])
-    sentences = [
-        f"{name}: {comparison.sentence()}"
-        for name, result in results.items()
-        for comparison in chain(*result.comparisons)
-    ]
-    sentences += [RULE, ABOUT_MODELS] if sentences else []
-    every = (score for result in results.values() for score in result.scores[0] if score.signature)
-    footnotes = dict.fromkeys(f"  {score.name:7}  {score.signature}" for score in every)
-    parts = [part for part in (aligned(rows, left={0, 1}), sentences, footnotes) if part]
-    return "\n\n".join("\n".join(lines) for lines in parts)
-
-
-def _mean(results: Mapping[str, Result], system: int, metric: int) -> float:
-    return fmean(result.scores[system][metric].value for result in results.values())
+        columns = zip(*(result.scores[number] for result in results.values()), strict=True)
+        means[system.name] = {x[0].key: fmean(score.value for score in x) for x in columns}
+    rows = [["mean", *(score.name for score in first.scores[0])]]
+    rows += [[name, *(f"{x:.2f}" for x in values.values())] for name, values in means.items()]
+    texts = [f"{direction}\n{result.text()}" for direction, result in results.items()]
+    tree = {"mean": means, "directions": {name: x.to_dict() for name, x in results.items()}}
+    return tree, "\n\n".join([*texts, "\n".join(aligned(rows))])
 
 
 @sacrebleu_errors()

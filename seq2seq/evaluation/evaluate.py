@@ -21,7 +21,7 @@ from seq2seq.decoding.translator import Engines, Translator
 from seq2seq.errors import UserError, named_output, not_a_number
 from seq2seq.evaluation.evaluators import TranslationEvaluator, evaluator_of
 from seq2seq.evaluation.metrics import VALIDATION_METRICS, bleu_tokenizer, score
-from seq2seq.evaluation.systems import direction_of, read_pairs, split_of_run, test_tag
+from seq2seq.evaluation.systems import direction_of, read_pairs, split_of_run
 from seq2seq.files import output_file
 from seq2seq.formats.model_directory import find_model
 from seq2seq.formats.weights import load_model
@@ -92,7 +92,8 @@ def evaluate_run(
                     stream.writelines(f"{line}\n".encode() for line in translations)
             if with_robustness:
                 engines = Engines.of_model(loaded.model, loaded.tokenizer, config)
-                translator = Translator(engines, config.decoding, store.tag)
+                tag = config.pairs.tag(split, direction)
+                translator = Translator(engines, config.decoding, tag)
                 translate = partial(translator.translate, to=direction.target)
                 metrics["robustness"] = robustness(
                     partial(map_sharded, translate, processes=processes),
@@ -118,7 +119,7 @@ def encode_files(
     known = tokenizer.target.names if isinstance(tokenizer.target, Labels) else None
     if known and (unknown := {label for _, label in pairs}.difference(known)):
         raise UserError(f"--data: {data} has the label {min(unknown)!r}, unknown to the model")
-    tag = test_tag(config, direction)
+    tag = config.pairs.tag("test", direction)
     encode_pairs(folder / "test.arrow", pairs, tokenizer, config.pairs, direction, tag=tag)
     facts = {"files": ["test.arrow"], "pairs": len(pairs), "directions": [list(direction)]}
     return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
@@ -160,7 +161,8 @@ def metrics_text(metrics: dict[str, Any]) -> str:
             continue
         if name == "directions":
             lines += ["", *aligned(direction_rows(metrics)), ""]
-            lines += [f"{key}: BLEU {facts['signature']}" for key, facts in value.items()]
+            signatures = {key: facts.get("signature", "") for key, facts in value.items()}
+            lines += [f"{key}: BLEU {text}" for key, text in signatures.items() if text]
         elif name == "robustness":
             rows = [["change", "BLEU", "chrF2", "chrF2 lost"]]
             for change, scores in value.items():

@@ -89,8 +89,8 @@ class TranslationEvaluator(SplitEvaluator):
         self.sets = sets_of(self.data, self.split, self.to, self.source)
         self.translations: dict[Direction, Sequence[str]] = {}
         """Translations of the last evaluation, in the order of the split."""
-        for store in self.sets.values():
-            warn_of_tags(self.config, store.tag)
+        for direction, store in self.sets.items():
+            warn_of_tags(self.config, self.config.pairs.tag(self.split, direction))
             longest = max(int(lens.max()) for lens in store.lens)
             if model.positions == "learned" and longest > model.context:
                 raise UserError(
@@ -137,11 +137,10 @@ class TranslationEvaluator(SplitEvaluator):
         keys = VALIDATION_METRICS if self.validation else EVALUATION_METRICS
         if math.isnan(metrics["nll"]):  # a search would raise
             return metrics | dict.fromkeys(keys, math.nan), facts
-        translate = partial(
-            Translator(engines, self.decoding, store.tag).translate,
-            to=direction.target,
-            source=direction.source,
-        )
+        tag = self.config.pairs.tag(self.split, direction)
+        translator = Translator(engines, self.decoding, tag)
+        source, target = direction
+        translate = partial(translator.translate, to=target, source=source)
         translations = map_sharded(translate, sources, self.processes)
         self.translations[direction] = translations
         scores: Sequence[Score] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,6 @@ class TestSet:
     tokenize: str = DEFAULT_TOKENIZER
     """sacreBLEU's tokenizer for BLEU."""
     lowercase: bool = False
-    tags: Mapping[Path, str | None] = field(default_factory=dict)
-    """Tag that each run puts before the sources."""
 
     __test__ = False  # not a pytest class
 
@@ -102,9 +100,9 @@ def load_systems(
         test_sets[None] = TestSet(lists, (), tokenize or tokenizer_of(language), lowercase)
     elif runs:
         first = next(iter(runs.values())).pairs
-        for direction, (sources, targets, tags) in _texts(runs, split, data, to, source).items():
+        for direction, (sources, targets) in _texts(runs, split, data, to, source).items():
             tokenizer = tokenize or bleu_tokenizer(first, direction.target)
-            test_sets[direction] = TestSet([targets], sources, tokenizer, lowercase, tags)
+            test_sets[direction] = TestSet([targets], sources, tokenizer, lowercase)
     else:
         raise UserError(
             "no references: name the file before --against, as in `seq2seq score HYP REF "
@@ -130,7 +128,7 @@ def load_systems(
             [of_direction] = systems.values()
             of_direction.append(System(name, files[path]))
             continue
-        found = _translated(path, runs[path], test_sets, processes)
+        found = _translated(path, runs[path], split, test_sets, processes)
         for direction, translations, search in found:
             systems[direction].append(System(name, translations, search))
     return {key: (test_set, systems[key]) for key, test_set in test_sets.items()}
@@ -139,6 +137,7 @@ def load_systems(
 def _translated(
     run: Path,
     config: Config,
+    split: str,
     test_sets: Mapping[Direction | None, TestSet],
     processes: Processes,
 ) -> Iterator[tuple[Direction, Sequence[str], str]]:
@@ -149,12 +148,15 @@ def _translated(
     load = cache(lambda tag: Translator.load(run, device=processes.device, tag=tag))
     for direction, test_set in test_sets.items():
         assert direction  # of a run
-        warn_of_tags(config, test_set.tags[run])
-        translator = load(test_set.tags[run])
+        only, *others = config.pairs.directions
+        to, source = (direction if others else only)[::-1]
+        tag = config.pairs.tag(split, Direction(source, to))
+        warn_of_tags(config, tag)
+        translator = load(tag)
         if processes.is_main:
             name = f"{run} ({direction})" if len(test_sets) > 1 else run
             logger.info("translating %s sentences with %s", f"{len(test_set.sources):,}", name)
-        translate = partial(translator.translate, to=direction.target, source=direction.source)
+        translate = partial(translator.translate, to=to, source=source)
         lines = map_sharded(translate, test_set.sources, processes)
         yield direction, lines, describe_search(translator.decoding, translator.engines.precision)
 
@@ -171,30 +173,25 @@ def _config_of(run: Path) -> Config:
 
 def _texts(
     runs: Mapping[Path, Config], split: str, data: str | None, to: str, source: str
-) -> dict[Direction, tuple[list[str], list[str], dict[Path, str | None]]]:
-    """Return sources, references and the tag of each run, by direction.
+) -> dict[Direction, tuple[list[str], list[str]]]:
+    """Return sources and references by direction.
 
-    They come from the files named by `data`, or from the split of the runs: the directions that all
-    of them have.
+    They come from the files named by `data`, or from the split of the runs: the sets that all of
+    them have. Runs of one direction may have different names for its languages.
     """
     if data is not None:
-        first = next(iter(runs.values())).pairs
-        direction = direction_of(first, to, source)
-        sources, targets = map(list, zip(*read_pairs(first, data, direction), strict=True))
-        tags = {run: test_tag(config, direction) for run, config in runs.items()}
-        return {direction: (sources, targets, tags)}
-    sets = {}
+        first_config = next(iter(runs.values())).pairs
+        direction = direction_of(first_config, to, source)
+        sources, targets = zip(*read_pairs(first_config, data, direction), strict=True)
+        return {direction: (list(sources), list(targets))}
+    found = []
     for run, config in runs.items():
         prepared = split_of_run(config, run, split, Tokenizer.load(find_model(run)))
-        sets[run] = sets_of(prepared, split, to, source)
-    every, *others = sets.values()
-    texts = {}
-    for direction in (x for x in every if all(x in other for other in others)):
-        tags = {run: stores[direction].tag for run, stores in sets.items()}
-        texts[direction] = *every[direction].texts(), tags
-        if any(other[direction].texts() != every[direction].texts() for other in others):
-            texts = {}
-            break
+        sets = sets_of(prepared, split, to, source)
+        found.append({direction: store.texts() for direction, store in sets.items()})
+    first, *others = found
+    others = [x if len(x) > 1 else dict.fromkeys(first, *x.values()) for x in others]
+    texts = {key: value for key, value in first.items() if all(x.get(key) == value for x in others)}
     if not texts:
         raise UserError(f"the runs have different {split} sets: name one with --data PREFIX")
     return texts
@@ -289,15 +286,6 @@ def read_pairs(config: PairsConfig, data: str, direction: Direction) -> list[Tex
     if not pairs:
         raise UserError(f"--data: {data} is empty")
     return pairs
-
-
-def test_tag(config: Config, direction: Direction) -> str | None:
-    """Return the tag of the recipe's test set of a direction."""
-    data = config.pairs
-    for corpus in (*data.test, *(data.train if data.test_size else ())):
-        if direction in data.directions_of(corpus):
-            return corpus.tag
-    return None
 
 
 def warn_of_tags(config: Config, tag: str | None) -> None:

@@ -6,7 +6,6 @@ MarianMTModel corresponds to this package's post-norm Transformer, Pegasus to pr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -292,14 +291,10 @@ def _weights(model: Transformer, tokenizer: Tokenizer) -> dict[str, Tensor]:
     return weights
 
 
-def _only(languages: Sequence[str]) -> str | None:
-    """Return the language if there is only one."""
-    return languages[0] if len(set(languages)) == 1 else None
-
-
 def _write_tokenizer(config: Config, tokenizer: Tokenizer, folder: Path) -> None:
     from transformers import MarianTokenizer
 
+    sources, targets = map(set, zip(*config.pairs.directions, strict=True))
     for name, content in marian_files(tokenizer.translation_vocabularies).items():
         (folder / name).write_bytes(content)
     target = tokenizer.target
@@ -312,8 +307,8 @@ def _write_tokenizer(config: Config, tokenizer: Tokenizer, folder: Path) -> None
         target_spm=target_file,
         vocab=source_ids,
         target_vocab_file=None if tokenizer.shared else target_ids,
-        source_lang=_only([direction.source for direction in config.pairs.directions]),
-        target_lang=_only(config.pairs.targets),
+        source_lang=sources.pop() if len(sources) == 1 else None,
+        target_lang=targets.pop() if len(targets) == 1 else None,
         unk_token=unk,
         eos_token=eos,
         pad_token=pad,

@@ -190,7 +190,7 @@ def initial_direction(run: Path, config: Config, source: str, target: str) -> Di
     fitting = [x for x in directions if source in ("", x.source) and target in ("", x.target)]
     names = ", ".join(f"{a} to {b}" for a, b in directions)
     if not fitting:
-        raise UserError(f"--from: {run} is for {names}: omit the languages")
+        raise UserError(f"--from: {run} is for {names}, not for these languages")
     if len(fitting) > 1:
         raise UserError(f"--from: {run} is for {names}: choose with --source and --target")
     return fitting[0]
@@ -294,17 +294,12 @@ def _old_data(run: Path, config: Config, num_new: int) -> dict[str, list[Any]]:
         if split in data.manifest["splits"] and not given:
             for direction, file in zip(data.sets(split), data.facts(split)["files"], strict=True):
                 prefix = str((data.folder / file.removesuffix(".arrow")).absolute())
-                several = {"path": prefix, "languages": list(direction)}
-                exclude.append(several if len(old.directions) > 1 else prefix)
+                exclude.append({"path": prefix, "languages": list(direction)})
     return {"train": train, "exclude": exclude}
 
 
 def _tree(corpus: CorpusConfig, data: PairsConfig) -> dict[str, Any]:
-    """Return the keys of a corpus that differ from their defaults.
-
-    The languages are included if the recipe has several directions.
-    """
+    """Return the keys of a corpus that differ from their defaults, and its languages."""
     default = vars(CorpusConfig())
     tree = {key: value for key, value in vars(corpus).items() if value != default[key]}
-    several = {"languages": list(data.directions_of(corpus)[0])} if len(data.directions) > 1 else {}
-    return tree | several
+    return tree | {"languages": list(data.directions_of(corpus)[0])}

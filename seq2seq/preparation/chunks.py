@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
@@ -21,7 +21,7 @@ from pyarrow import feather
 
 from seq2seq.config import Direction, PairsConfig
 from seq2seq.errors import UserError
-from seq2seq.preparation.cleaning import CODES, KEPT, pair_hash, text_hash, text_rule
+from seq2seq.preparation.cleaning import CODES, KEPT, pair_hashes, text_hash, text_rule
 from seq2seq.preparation.corpora import Corpus, TextPair
 from seq2seq.terminal import ProgressBar
 
@@ -63,13 +63,14 @@ def write_chunk(file: Path, pairs: Sequence[TextPair], corpus: Corpus, data: Pai
     """Write pairs with their hashes. The rules on one pair are applied to training pairs."""
     rule = partial(text_rule, data.clean, corpus.direction)
     clean = corpus.split == "train"
+    hashes = np.array([pair_hashes(*pair) for pair in pairs], dtype=np.uint64)
     table = pyarrow.table(
         {
             "source": [source for source, _ in pairs],
             "target": [target for _, target in pairs],
             "rule": np.array([rule(*pair) if clean else KEPT for pair in pairs], dtype=np.uint8),
-            "pair_hash": np.array([pair_hash(*pair) for pair in pairs], dtype=np.uint64),
-            "source_hash": hashes_of(source for source, _ in pairs),
+            "pair_hash": hashes[:, 0],
+            "source_hash": hashes[:, 1],
         }
     )
     with file.open("wb") as sink:  # Python's errors are clearer than pyarrow's
@@ -151,12 +152,10 @@ class Selection:
         counts = np.bincount(self.codes, minlength=len(CODES) + 1).tolist()
         return {rule: counts[code] for rule, code in CODES.items() if counts[code]}
 
-    def corpus_sizes(self) -> dict[Corpus, int]:
-        """Return the number of pairs of each corpus that no rule has dropped so far."""
-        return {
-            corpus: int((self.codes[start:end] == KEPT).sum())
-            for corpus, (start, end) in self._ranges.items()
-        }
+    def kept_of(self, corpus: Corpus) -> Indices:
+        """Indices of the pairs of a corpus that no rule has dropped so far."""
+        start, end = self._ranges[corpus]
+        return start + np.flatnonzero(self.codes[start:end] == KEPT)
 
     def by_chunk(self) -> Iterator[tuple[Chunk, NDArray[np.uint8]]]:
         """Yield each chunk with a writable view of its codes."""
@@ -169,20 +168,22 @@ class Selection:
             if len(part):
                 yield from chunk.pairs(part - start)
 
-    def sample(self, size: int, weights: Mapping[Corpus, float]) -> Iterator[TextPair]:
-        """Yield about `size` pairs, from each corpus according to its size and its weight.
+    def sample(self, size: int, data: PairsConfig) -> Iterator[TextPair]:
+        """Yield about `size` kept pairs, chosen by their hashes.
 
-        Pairs are chosen by their hashes. A corpus is repeated if it is too small.
+        With `data.temperature`, each corpus has its share of an epoch, and small ones are repeated.
         """
-        counts = {corpus: end - start for corpus, (start, end) in self._ranges.items()}
-        share = size / max(1.0, sum(weights[corpus] * counts[corpus] for corpus in counts))
+        kept = [self.kept_of(corpus) for corpus in self._ranges]
+        counts = [end - start for start, end in self._ranges.values()]
+        weights = data.weights([len(indices) for indices in kept])
+        weights = [x / min(1, max(weights)) if data.temperature > 1 else 1.0 for x in weights]
+        total = sum(weight * count for weight, count in zip(weights, counts, strict=True))
         hashes = self._column("pair_hash")
-        for corpus, (start, end) in self._ranges.items():
-            kept = start + np.flatnonzero(self.codes[start:end] == KEPT)
-            whole, fraction = divmod(min(share, 1.0) * weights[corpus], 1)
+        for indices, weight in zip(kept, weights, strict=True):
+            whole, fraction = divmod(min(size / max(1, total), 1) * weight, 1)
             for _ in range(int(whole)):
-                yield from self.pairs(kept)
-            yield from self.pairs(kept[hashes[kept] < np.uint64(2**64 * fraction)])
+                yield from self.pairs(indices)
+            yield from self.pairs(indices[hashes[indices] < np.uint64(2**64 * fraction)])
 
     def drop_duplicates(self) -> None:
         """Drop kept pairs that equal an earlier pair of the same direction."""
@@ -210,9 +211,9 @@ class Selection:
     def hold_out(self, data: PairsConfig) -> dict[str, dict[Direction, Indices]]:
         """Hold out development and test sets of the recipe's sizes; return their indices.
 
-        Selects the sources with the smallest hashes from the first corpus of each direction, with
-        the first target of each source. Drops all pairs with these sources from all corpora. Raises
-        UserError if there are too few sources.
+        Selects the sources with the smallest hashes from the first corpus of each direction, or
+        only of `data.source` to `data.target`, with the first target of each source. Drops all
+        pairs with these sources from all corpora. Raises UserError if there are too few sources.
         """
         count = data.dev_size + data.test_size
         if not count:
@@ -221,10 +222,11 @@ class Selection:
         firsts: dict[Direction, Corpus] = {}
         for corpus in self._ranges:
             firsts.setdefault(corpus.direction, corpus)
+        if (main := Direction(data.source, data.target)) in firsts:
+            firsts = {main: firsts[main]}
         chosen, known = {}, []
         for direction, corpus in firsts.items():
-            start, end = self._ranges[corpus]
-            kept = start + np.flatnonzero(self.codes[start:end] == KEPT)
+            kept = self.kept_of(corpus)
             distinct = groupby(np.sort(column[kept]))  # np.unique takes several seconds
             sources = np.array([value for value, _ in islice(distinct, count)], dtype=np.uint64)
             if len(sources) < count:

@@ -45,10 +45,11 @@ def text_hash(text: str) -> int:
     return xxhash.xxh3_64_intdigest(" ".join(text.split()).encode())
 
 
-def pair_hash(source: str, target: str) -> int:
-    """Return the hash of a pair. Runs of white space count as one space."""
-    sides = (" ".join(side.split()) for side in (source, target))
-    return xxhash.xxh3_64_intdigest("\n".join(sides).encode())
+def pair_hashes(source: str, target: str) -> tuple[int, int]:
+    """Return the hashes of a pair and of its source. Runs of white space count as one space."""
+    source, target = " ".join(source.split()), " ".join(target.split())
+    digest = xxhash.xxh3_64_intdigest
+    return digest(f"{source}\n{target}".encode()), digest(source.encode())
 
 
 def require_languages(*languages: str) -> None:

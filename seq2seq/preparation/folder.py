@@ -123,8 +123,9 @@ def _fingerprint(config: Config, files: Sequence[Path], pretrained: Tokenizer | 
     data = asdict(with_paths(config).data)
     del data["store"]
     data.pop("augment", None)
-    if pretrained:  # else the tokenizer is trained on the weighted corpora
+    if pretrained:
         tokenizer["models"] = pretrained.checksum
+    if pretrained or data.get("temperature") == 1:  # else they determine the tokenizer
         data.pop("temperature", None)
         for corpus in data.get("train", ()):
             del corpus["weight"]

@@ -24,7 +24,6 @@ from seq2seq.errors import UserError
 from seq2seq.files import write_file
 from seq2seq.preparation.chunks import (
     Chunk,
-    Indices,
     Selection,
     read_chunks,
     sha256_of_pairs,
@@ -120,11 +119,13 @@ def _prepare_pairs(
     tokenizer = Tokenizer.load(work / "tokenizer")
     splits: dict[str, Any] = {}
     for split in ("dev", "test"):
-        sets = _held_out_sets(selection, held_out[split]) if split in held_out else {}
+        sets = {key: list(selection.pairs(x)) for key, x in held_out.get(split, {}).items()}
         for chunk in chunks[split]:
-            sets.setdefault(chunk.corpus.direction, (chunk.corpus.tag, []))[1].extend(chunk.pairs())
-        for direction, (tag, pairs) in sets.items():
-            name = split if len(data.directions) == 1 else f"{split}.{direction}"
+            sets.setdefault(chunk.corpus.direction, []).extend(chunk.pairs())
+        several = len({*data.directions, *sets}) > 1
+        for direction, pairs in sets.items():
+            name = f"{split}.{direction}".replace("/", "_") if several else split
+            tag = data.tag(split, direction)
             encode_pairs(folder / f"{name}.arrow", pairs, tokenizer, data, direction, tag=tag)
             _write_text(folder, name, pairs, data, direction)
             facts = splits.setdefault(split, {"files": [], "pairs": 0, "directions": []})
@@ -141,27 +142,14 @@ def _prepare_pairs(
     return PreparedData(folder, tokenizer, {"splits": splits, "datasets": checksums})
 
 
-def _held_out_sets(
-    selection: Selection, held_out: Mapping[Direction, Indices]
-) -> dict[Direction, tuple[str | None, list[TextPair]]]:
-    """Return tag and pairs of the held-out set of each direction."""
-    tags = {x.corpus.direction: x.corpus.tag for x in reversed(selection.chunks)}  # of the first
-    return {
-        direction: (tags[direction], list(selection.pairs(indices)))
-        for direction, indices in held_out.items()
-    }
-
-
 def _make_tokenizer(
     config: Config, pretrained: Tokenizer | None, labels: Labels | None, selection: Selection
 ) -> Tokenizer:
     options = config.tokenizer
     pattern = compile_patterns(config.pairs.protect, "data.protect")
-    corpora, sizes = zip(*selection.corpus_sizes().items(), strict=True)
-    weights = dict(zip(corpora, config.pairs.weights(sizes), strict=True))
 
     def trained(*sides: int) -> SentencePieces:
-        sample = selection.sample(options.sample, weights)
+        sample = selection.sample(options.sample, config.pairs)
         pairs = (training_pair(*pair, pattern, None) for pair in sample)
         symbols = [*(_symbols(config.pairs) if 0 in sides else [])]
         symbols += PLACEHOLDERS if pattern else []
@@ -242,7 +230,7 @@ def encode_pairs(
             columns = ids if training else [*ids, *zip(*batch, strict=True)]
             yield [list(compress(column, fits)) for column in columns]
 
-    write_store(file, batches(), with_text=not training, tag=None if training else tag)
+    write_store(file, batches(), with_text=not training)
     return too_long
 
 

@@ -11,6 +11,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from html import escape
 from pathlib import Path
 from textwrap import shorten
@@ -171,8 +172,9 @@ def _translation_samples(config: Config, run: Path, device: str) -> list[str]:
         "<h3>Samples</h3>",
         "<p>Dark tokens have a low probability. Point at a token for its probability.</p>",
     ]
+    load = cache(lambda tag: Translator.load(run, device=device, tag=tag))
     for direction, store in sets.items():
-        translator = Translator.load(run, device=device, tag=store.tag)
+        translator = load(config.pairs.tag("dev", direction))
         sources, references = store.texts()
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
         chosen = order[:: len(order) * len(sets) // NUM_SAMPLES + 1]  # of all lengths

@@ -68,7 +68,7 @@ def identify(text: str, languages: Sequence[str]) -> str:
     if len(languages) == 1:
         return languages[0]
     scores = dict(language_identifier().rank(text[:IDENTIFIED]))
-    return max(languages, key=lambda language: scores.get(language, 0.0))
+    return max(languages, key=lambda code: scores.get(re.split("[-_]", code.lower())[0], 0.0))
 
 
 @dataclass(frozen=True)
