@@ -38,7 +38,7 @@ from seq2seq.serve import limits
 from seq2seq.serve.app import Server
 from seq2seq.serve.collector import BATCH_LINES, Collector
 from seq2seq.serve.limits import Keys
-from seq2seq.serve.models import Hop, Models
+from seq2seq.serve.models import Models
 
 LINES = [f"the dog number {i}" for i in range(12)]
 PAIR = {"source": "en", "target": "de"}
@@ -326,8 +326,7 @@ def test_equal_lines_of_a_request_are_translated_once(
 
 def test_models_are_chosen_by_languages(run: Path) -> None:
     models = Models([run])
-    [(collector, direction)] = models.hops.values()
-    hop = Hop(collector, direction)
+    [hop] = models.hops.values()
     models.hops = {("fr", "en"): hop, ("en", "de"): hop}
     assert models.targets("fr") == ["en"] and models.route("fr", "de") == []
     models.pivot = "en"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,12 +70,11 @@ def make_requests(
     prefixes: Sequence[str] | None,
     constraints: Sequence[Sequence[str]] | None,
     references: Sequence[Sequence[str]] | None,
-    to: str = "",
-    source: str = "",
+    make: Callable[..., Request] = Request,
 ) -> list[Request]:
     """Return a request for each text and the corresponding entries of the lists.
 
-    to, source: languages of all texts (see `Request`).
+    make: `Request`, perhaps with languages.
     """
     if isinstance(texts, str):
         raise TypeError("texts must be a list, not a string; write translate([text])[0]")
@@ -89,7 +88,7 @@ def make_requests(
         if name != "prefixes" and any(isinstance(entry, str) for entry in entries):
             raise TypeError(f"{name} needs a list of strings for each text, such as [['a']]")
     return [
-        Request(text, number, prefix, tuple(terms), tuple(targets), to, source)
+        make(text, number, prefix, tuple(terms), tuple(targets))
         for number, (text, prefix, terms, targets) in enumerate(
             zip(texts, prefixes, constraints, references, strict=True)
         )
@@ -165,19 +164,14 @@ def document_requests(
     document: Document,
     spans: re.Pattern[str] | None,
     glossary: Glossary | None = None,
-    *,
-    to: str = "",
-    source: str = "",
+    make: Callable[..., Request] = Request,
 ) -> tuple[list[Request], Options]:
     """Return a request for each block, and the options with which to translate them.
 
-    spans: pattern of protected spans. Each is one word of the alignments. to, source: see
-    `Request`.
+    spans: pattern of protected spans. Each is one word of the alignments. make: `Request`, perhaps
+    with languages.
     """
-    requests = [
-        Request(block.text, number, to=to, source=source)
-        for number, block in enumerate(document.blocks)
-    ]
+    requests = [make(block.text, number) for number, block in enumerate(document.blocks)]
     has_markup = any(block.elements for block in document.blocks)  # alignment takes time
     return requests, Options(
         scores=False,

@@ -302,7 +302,8 @@ class Translator:
         The translator's tag, if any, is put before every text.
         """
         self.encoder(to, source)  # fails for an unknown language
-        requests = make_requests(texts, prefixes, constraints, references, to, source)
+        make = partial(Request, to=to, source=source)
+        requests = make_requests(texts, prefixes, constraints, references, make)
         changed = changed_decoding(self.decoding, decoding)
         options = Options(nbest, scores, tokens, alignment, search, paragraphs, glossary)
         translations = self.process(requests, options, changed)
@@ -327,9 +328,8 @@ class Translator:
         """
         document = read_document(text, format)
         self.encoder(to, source)  # fails for an unknown language
-        requests, options = document_requests(
-            document, self.spelling.pattern, glossary, to=to, source=source
-        )
+        make = partial(Request, to=to, source=source)
+        requests, options = document_requests(document, self.spelling.pattern, glossary, make)
         changed = changed_decoding(self.decoding, decoding)
         return write_document(document, options.words, self.process(requests, options, changed))
 

@@ -113,16 +113,13 @@ class TranslationEvaluator(SplitEvaluator):
         """
         engines = Engines.of_model(model, self.data.tokenizer, self.config)
         engines.is_logged = not self.validation
-        found, facts = {}, {}
-        for direction in self.sets:
-            found[direction], facts[str(direction)] = self._evaluate(model, engines, direction)
-        metrics, *others = found.values()
-        self.facts = facts[str(next(iter(found)))]
+        found = {direction: self._evaluate(model, engines, direction) for direction in self.sets}
+        (metrics, self.facts), *others = found.values()
         if not others:
             return metrics
-        self.facts = {"directions": facts}
-        means = {key: fmean(x[key] for x in found.values()) for key in metrics}
-        return means | {f"{key}/{name}": x[key] for name, x in found.items() for key in means}
+        self.facts = {"directions": {str(name): facts for name, (_, facts) in found.items()}}
+        means = {key: fmean(x[key] for x, _ in found.values()) for key in metrics}
+        return means | {f"{key}/{name}": x[key] for name, (x, _) in found.items() for key in means}
 
     def _evaluate(
         self, model: Transformer, engines: Engines, direction: Direction

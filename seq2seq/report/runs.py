@@ -88,12 +88,8 @@ class RunRecord:
     @property
     def best_directions(self) -> dict[str, float]:
         """Scores of the best model in each direction; {} for a model of one direction."""
-        start = f"{self.main_metric}/"
-        return {
-            key.removeprefix(start): value
-            for key, value in self.best_record.items()
-            if key.startswith(start)
-        }
+        parts = ((*key.partition("/"), value) for key, value in self.best_record.items())
+        return {name: value for key, _, name, value in parts if name and key == self.main_metric}
 
     def rows(self, name: str) -> list[list[str]]:
         """Return rows of a table with a name and `COLUMNS`: of the run, and of each direction."""

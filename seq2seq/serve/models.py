@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 
-from seq2seq.config import Direction
 from seq2seq.decoding.translation import (
     Options,
     Request,
@@ -37,12 +36,8 @@ class Hop(NamedTuple):
     """A model, and the direction in which it translates."""
 
     collector: Collector
-    direction: Direction
-
-    def request(self, text: str, number: int, prefix: str = "") -> Request:
-        """Return the request for a line."""
-        source, target = self.direction
-        return Request(text, number, prefix, to=target, source=source)
+    request: Callable[..., Request]
+    """Makes the request of a line."""
 
 
 class Models:
@@ -64,7 +59,8 @@ class Models:
                 pair = direction.source.lower(), direction.target.lower()
                 if pair in self.hops:
                     raise UserError(f"{run} translates {' to '.join(pair)}, as another model does")
-                self.hops[pair] = Hop(collector, direction)
+                request = partial(Request, to=direction.target, source=direction.source)
+                self.hops[pair] = Hop(collector, request)
         language_identifier()  # also loaded now, not by the first request
         if pivot and not any(pivot in pair for pair in self.hops):
             raise UserError(f"--pivot {pivot}: no model translates from or to this language")
@@ -152,13 +148,13 @@ class Models:
 
         Threads parse and write the documents, so that other requests are answered meanwhile.
         """
-        for collector, (source, target) in self.route(*pair):
+        for collector, request in self.route(*pair):
             spans = collector.translator.spelling.pattern
-            to_requests = partial(document_requests, spans=spans, to=target, source=source)
+            to_requests = partial(document_requests, spans=spans, make=request)
             documents = await to_thread(list, (read_document(text, form) for text in texts))
             prepared = await to_thread(list, map(to_requests, documents))
             options = next((x for _, x in prepared if x.alignment), prepared[0][1])
-            requests = [request for lines, _ in prepared for request in lines]
+            requests = [line for lines, _ in prepared for line in lines]
             self._accept([request.text for request in requests])
             results = iter(await collector.translate(requests, options))
             written = (
