@@ -34,7 +34,7 @@ LANGUAGES = (
     *("it", "ja", "km", "ko", "nl", "om", "pl", "pt", "pt-br", "ru", "sk", "sl", "sv", "tr"),
     *("vi", "zh-cn", "zh-tw"),
 )
-"""Target languages: those of Debian's packages libreoffice-help-LANGUAGE."""
+"""Languages for which Debian has a package libreoffice-help-LANGUAGE."""
 SPLITS = ("train", "dev", "test")
 DEV_SHARE, TEST_SHARE = 0.028, 0.031
 log = partial(print, file=sys.stderr)

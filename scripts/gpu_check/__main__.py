@@ -99,7 +99,7 @@ def main() -> None:
         return
     end, failed = time.monotonic() + 60 * arguments.minutes, []
     for name in arguments.step or STEPS:
-        # A rehearsal needs no timings, so a busy machine may take longer.
+        # A rehearsal may run on a busy machine: its timings are not used.
         limit = STEPS[name][1] * (5 if arguments.rehearse else 1)
         seconds = min(limit, end - time.monotonic())
         if seconds < 5:

@@ -41,6 +41,10 @@ class Direction(NamedTuple):
     def __str__(self) -> str:
         return f"{self.source}-{self.target}"
 
+    def fits(self, to: str, source: str) -> bool:
+        """Return whether the direction has a target and a source language; empty for any."""
+        return to in ("", self.target) and source in ("", self.source)
+
 
 @dataclass(frozen=True)
 class CorpusConfig:

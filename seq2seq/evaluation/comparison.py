@@ -164,7 +164,7 @@ def results_of_directions(results: Mapping[str, Result]) -> tuple[dict[str, Any]
     means: dict[str, dict[str, float]] = {}
     for number, system in enumerate(first.systems):
         columns = zip(*(result.scores[number] for result in results.values()), strict=True)
-        means[system.name] = {x[0].key: fmean(score.value for score in x) for x in columns}
+        means[system.name] = {x[0].key: round(fmean(y.value for y in x), 4) for x in columns}
     rows = [["mean", *(score.name for score in first.scores[0])]]
     rows += [[name, *(f"{x:.2f}" for x in values.values())] for name, values in means.items()]
     texts = [f"{direction}\n{result.text()}" for direction, result in results.items()]

@@ -155,9 +155,8 @@ def robustness(
 def metrics_text(metrics: dict[str, Any]) -> str:
     """Return the result of `evaluate_run` as text, a metric on each line."""
     lines = []
-    by_direction = {name: value for name, value in metrics.items() if "/" in name}
     for name, value in metrics.items():
-        if name in by_direction:
+        if "/" in name:  # of a direction: in the table below
             continue
         if name == "directions":
             lines += ["", *aligned(direction_rows(metrics)), ""]

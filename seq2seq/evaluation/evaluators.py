@@ -73,8 +73,8 @@ class SplitEvaluator(ABC):
 class TranslationEvaluator(SplitEvaluator):
     """Evaluates a translation model with sacreBLEU, on the set of each direction.
 
-    If there are several, the metrics are means, and those of a direction have names such as
-    `bleu/en-fr`.
+    If there are several, `bleu` is the mean over all directions, and `bleu/en-fr` the BLEU of one
+    direction. This holds for every metric.
     """
 
     to: str = ""
@@ -111,8 +111,10 @@ class TranslationEvaluator(SplitEvaluator):
 
         TER is slow and left out of validations.
         """
-        engines = Engines.of_model(model, self.data.tokenizer, self.config)
-        engines.is_logged = not self.validation
+        engines = None
+        if self.translates:
+            engines = Engines.of_model(model, self.data.tokenizer, self.config)
+            engines.is_logged = not self.validation
         found = {direction: self._evaluate(model, engines, direction) for direction in self.sets}
         (metrics, self.facts), *others = found.values()
         if not others:
@@ -122,14 +124,14 @@ class TranslationEvaluator(SplitEvaluator):
         return means | {f"{key}/{name}": x[key] for name, (x, _) in found.items() for key in means}
 
     def _evaluate(
-        self, model: Transformer, engines: Engines, direction: Direction
+        self, model: Transformer, engines: Engines | None, direction: Direction
     ) -> tuple[dict[str, float], dict[str, object]]:
-        """Return the metrics of a direction, and its facts."""
+        """Return the metrics of a direction, and its facts. engines: None for loss and nll only."""
         store = self.sets[direction]
         sources, references = store.texts(self.limit)
         facts: dict[str, object] = {"sentences": len(sources)}
         metrics = self._nll(model, store, len(sources))
-        if not self.translates:
+        if engines is None:
             return metrics, facts
         keys = VALIDATION_METRICS if self.validation else EVALUATION_METRICS
         if math.isnan(metrics["nll"]):  # a search would raise

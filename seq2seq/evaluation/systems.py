@@ -143,7 +143,7 @@ def _translated(
 ) -> Iterator[tuple[Direction, Sequence[str], str]]:
     """Yield direction, translations and search settings of each test set.
 
-    The search settings are those of the recipe, as in `evaluate`.
+    The search uses the settings of the recipe, as in `evaluate`.
     """
     load = cache(lambda tag: Translator.load(run, device=processes.device, tag=tag))
     for direction, test_set in test_sets.items():
@@ -202,11 +202,7 @@ def sets_of(
 ) -> dict[Direction, Store]:
     """Return the sets of a split, only those with a target and a source language if given."""
     sets = data.sets(split)
-    chosen = {
-        direction: store
-        for direction, store in sets.items()
-        if to in ("", direction.target) and source in ("", direction.source)
-    }
+    chosen = {direction: store for direction, store in sets.items() if direction.fits(to, source)}
     if not chosen:
         wanted = f"{source or 'any language'} to {to or 'any language'}"
         raise UserError(f"no {split} set from {wanted}, only {', '.join(map(str, sets))}")
@@ -217,7 +213,7 @@ def direction_of(config: PairsConfig, to: str, source: str) -> Direction:
     """Return the direction of `--data`. Raises UserError if a model has several that fit."""
     if to and source:
         return Direction(source, to)
-    fitting = [x for x in config.directions if to in ("", x.target) and source in ("", x.source)]
+    fitting = [direction for direction in config.directions if direction.fits(to, source)]
     if len(fitting) == 1:
         return fitting[0]
     names = ", ".join(map(str, config.directions))

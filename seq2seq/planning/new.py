@@ -187,7 +187,7 @@ def initial_direction(run: Path, config: Config, source: str, target: str) -> Di
     source, target: the languages required by the user, or empty.
     """
     directions = config.pairs.directions
-    fitting = [x for x in directions if source in ("", x.source) and target in ("", x.target)]
+    fitting = [direction for direction in directions if direction.fits(target, source)]
     names = ", ".join(f"{a} to {b}" for a, b in directions)
     if not fitting:
         raise UserError(f"--from: {run} is for {names}, not for these languages")
