@@ -199,7 +199,7 @@ class Signals:
     def installed(self) -> Iterator[None]:
         """Handle SIGTERM, SIGINT and SIGHUP, and restore the previous handlers at the end."""
         numbers = [signal.SIGTERM, signal.SIGINT]
-        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             numbers.append(signal.SIGHUP)  # not under nohup
         self._terminals = [stream for stream in (1, 2) if os.isatty(stream)]
         before = {number: signal.signal(number, self._handle) for number in numbers}

@@ -390,6 +390,7 @@ def test_a_new_recipe_of_several_directions(
     assert [str(x) for x in config.pairs.directions] == ["en-de", "en-fr"]
     assert config.pairs.temperature == 5 and config.pairs.dev_size == 15  # a twentieth of each
     assert "600 pairs" in path.read_text()
+    assert f"\n    - {{languages: [en, de], path: {train}}}\n" in path.read_text()
     with pytest.raises(UserError, match="--pairs names languages and corpora"):
         new_recipe("other", {"train": [train], "dev": [], "test": []}, pairs=pairs, **options)
 

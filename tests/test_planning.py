@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,14 @@ def test_the_examples_of_all_corpora_are_counted(tmp_path: Path) -> None:
     for side, language in enumerate(("en", "de")):
         with gzip.open(tmp_path / f"b.{language}.gz", "wt") as stream:
             stream.writelines(f"{row[side]}\n" for row in rows[15:])
-    assert count_examples(from_tree(PairsConfig(), {**DATA, "train": corpora}, "")) == [15, 35]
+    assert count_examples(from_tree(PairsConfig(), {**DATA, "train": corpora}, ""), "--train") == [
+        15,
+        35,
+    ]
     (tmp_path / "a.txt").write_text("ä\nb")
-    assert count_examples(from_tree(TextConfig(), {"text": str(tmp_path / "a.txt")}, "")) == [3]
+    assert count_examples(
+        from_tree(TextConfig(), {"text": str(tmp_path / "a.txt")}, ""), "--train"
+    ) == [3]
 
 
 def test_files_are_corpora_in_the_form_of_a_recipe(
@@ -87,7 +93,7 @@ def test_files_are_corpora_in_the_form_of_a_recipe(
     with pytest.raises(UserError, match=r"--train: a\.en is alone"):
         corpora_of(["a.en"], "train", ["en", "de"])
     with pytest.raises(UserError, match=r"--train: file not found: none\.en"):
-        count_examples(from_tree(PairsConfig(), {**DATA, "train": "none"}, ""))
+        count_examples(from_tree(PairsConfig(), {**DATA, "train": "none"}, ""), "--train")
 
 
 def request(count: int, minutes: float) -> Request:
@@ -146,8 +152,9 @@ def numbers(recipe: str) -> tuple[float, float]:
 
 def test_more_text_has_more_pieces_and_more_epochs_more_dropout() -> None:
     counts = 100, 19_999, 20_000, 399_999, 400_000, 2_000_000
-    pieces = [vocab_size("translation", count) for count in counts]
+    pieces = [vocab_size(request(count, 1)) for count in counts]
     assert pieces == [4_000, 4_000, 8_000, 8_000, 16_000, 32_000]
+    assert vocab_size(replace(request(30_000, 1), num_languages=9)) == 24_000
     tiny = SIZES["translation"][0]
     assert [dropout(tiny, epochs) for epochs in (8, 8.1, 20, 21)] == [0.05, 0.15, 0.15, 0.3]
 

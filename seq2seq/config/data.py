@@ -21,8 +21,7 @@ CountOrZero = Annotated[int, Range(0, _MAX)]
 Width = Annotated[int, Range(1, 2**20)]
 Positive = Annotated[float, Range(1e-30, 1e30)]
 NonNegative = Annotated[float, Range(0, 1e6)]
-Temperature = Annotated[float, Range(1, 1e6)]
-Patience = Annotated[float, Range(1, 1e6)]
+AtLeastOne = Annotated[float, Range(1, 1e6)]
 Probability = Annotated[float, Range(0, 1 - 1e-9)]
 Share = Annotated[float, Range(1e-9, 1)]
 Seed = Annotated[int, Range(0, 2**32 - 1)]
@@ -140,7 +139,7 @@ class PairsConfig(DataConfig):
     """Target language, such as `de`."""
     train: tuple[CorpusConfig, ...] = ()
     """Training corpus, or a list of training corpora."""
-    temperature: Temperature = 1.0
+    temperature: AtLeastOne = 1.0
     """Sampling temperature T: a corpus of N pairs has the share N^(1/T), times its weight, in an
     epoch (Arivazhagan et al. 2019). The largest corpus is not repeated. 1 is no change."""
     dev: tuple[CorpusConfig, ...] = ()

@@ -286,8 +286,12 @@ def commented_yaml(
         is_section = is_dataclass(inner)
         described = " ".join((inner.__doc__ or "" if is_section else docs[name]).split())
         comment = comments.get(key) or re.split(r"(?<!\bal)\.(?: |$)", described)[0]
-        line = f"{'  ' * prefix.count('.')}{name}:{'' if is_section else f' {_flow(value)}'}"
+        indent = "  " * prefix.count(".")
+        is_long = isinstance(value, list) and any(isinstance(item, dict) for item in value)
+        corpora = value if is_long else []
+        line = f"{indent}{name}:{'' if is_section or corpora else f' {_flow(value)}'}"
         text += f"{line:44}  # {comment}\n"
+        text += "".join(f"{indent}  - {_flow(corpus)}\n" for corpus in corpora)
         if is_section:
             text += commented_yaml(value, comments, inner, f"{key}.")
     return text

@@ -7,13 +7,13 @@ from typing import Literal
 
 from seq2seq.config.data import (
     CHANGEABLE,
+    AtLeastOne,
     Count,
     CountOrZero,
     DataConfig,
     LabelledConfig,
     NonNegative,
     PairsConfig,
-    Patience,
     Positive,
     Probability,
     Seed,
@@ -172,7 +172,7 @@ class DecodingConfig:
 
     beam: Count = 4
     """Beam width. 1 is greedy search."""
-    patience: Patience = 1.5
+    patience: AtLeastOne = 1.5
     """Search ends when beam x patience hypotheses are finished (Kasai et al. 2022)."""
     length_penalty: NonNegative = 1.0
     """Exponent alpha of the length penalty."""
@@ -273,11 +273,7 @@ class TaskRecipe:
 
 
 TASKS = {
-    "translation": TaskRecipe(
-        defaults=Config(),
-        unused=("model.pooling",),
-        best_by=("bleu", "nll"),
-    ),
+    "translation": TaskRecipe(Config(), unused=("model.pooling",), best_by=("bleu", "nll")),
     "classification": TaskRecipe(
         defaults=Config(
             task="classification",

@@ -182,8 +182,7 @@ def _available_lines(stream: Any) -> Iterator[list[bytes]]:
     while chunk := stream.read1(READ_BYTES):
         *whole, rest = (rest + chunk).split(b"\n")
         lines += whole
-        # On Windows select supports only sockets.
-        has_more = sys.platform != "win32" and bool(select.select([stream], [], [], 0)[0])
+        has_more = bool(select.select([stream], [], [], 0)[0])
         if len(lines) >= LINES_AT_ONCE or (lines and not has_more):
             yield lines
             lines = []

@@ -74,24 +74,27 @@ def new_recipe(
     check_name(name)
     if path.exists():
         raise UserError(f"{path} exists: choose another name or remove it")
-    initial = initial_model(run) if run else None
-    if run and initial:
-        task, (source, target) = initial.task, initial_direction(run, initial, source, target)
+    if run:
+        initial, (source, target) = initial_model(run, source, target)
+        task = initial.task
     if pairs and (run or source or target or task != "translation" or any(files.values())):
         raise UserError("--pairs names languages and corpora: give only --minutes with it")
     if not (pairs or files["train"]):
         raise UserError("give the training data with --train, or with --pairs en-de:PREFIX ...")
     data = data_of_pairs(pairs) if pairs else data_of_files(task, files, source, target)
-    counts = count_examples(from_tree(TASKS[task].defaults.data, data, "--train", "data"))
-    if (count := min(counts) if pairs else sum(counts)) < MIN_EXAMPLES:
+    option = "--pairs" if pairs else "--train"
+    counts = count_examples(from_tree(TASKS[task].defaults.data, data, option, "data"), option)
+    count = sum(counts)
+    smallest = min(counts) if pairs else count
+    if smallest < MIN_EXAMPLES:
         names = ", ".join([*files["train"], *(prefix for *_, prefix in pairs)])
         raise UserError(
-            f"--train: {names} has {count} {UNITS[task]}: at least {MIN_EXAMPLES} are needed, and "
-            "tens of thousands for a useful model"
+            f"{option}: {names} has {smallest} {UNITS[task]}: at least {MIN_EXAMPLES} are needed, "
+            "and tens of thousands for a useful model"
         )
-    count = sum(counts)
-    request = Request(name, task, data, minutes, count, min(counts) if pairs else count)
-    if run and initial:
+    num_languages = len({language for a, b, _ in pairs for language in (a, b)})
+    request = Request(name, task, data, minutes, count, smallest, num_languages)
+    if run:
         text = fine_tuning(request, run, initial)
     else:
         if task == "translation" and count < FEW_PAIRS:
@@ -161,31 +164,28 @@ def corpora_of(names: Sequence[str], split: str, languages: Sequence[str]) -> li
     return corpora
 
 
-def count_examples(data: DataConfig) -> list[int]:
+def count_examples(data: DataConfig, option: str) -> list[int]:
     """Return the number of pairs, texts or characters of each training corpus.
 
-    Raises UserError for bad files.
+    option: option that names the corpora, for errors.
     """
     if isinstance(data, PairsConfig):
-        corpora = [open_corpus(data, corpus, "--train") for corpus in data.train]
+        corpora = [open_corpus(data, corpus, option) for corpus in data.train]
         return [sum(1 for _ in corpus.read()) for corpus in corpora]
     [corpus] = data.corpora
-    return [sum(map(len, read_texts(text_files(corpus.path or "", "--train"))))]
+    return [sum(map(len, read_texts(text_files(corpus.path or "", option))))]
 
 
-def initial_model(run: Path) -> Config:
-    """Return the recipe of the initial model. Raises UserError if it is unsuitable."""
+def initial_model(run: Path, source: str, target: str) -> tuple[Config, Direction]:
+    """Return the recipe of the initial model, and the direction in which it is fine-tuned.
+
+    source, target: the languages required by the user, or empty. Raises UserError if the model or
+    the languages are unsuitable.
+    """
     config, _ = describe_model(find_model(run))
     if not config.translates:
         raise UserError(f"--from: {run} does not translate: its task is {config.task}")
-    return with_paths(config, partial(current_path, run=run))
-
-
-def initial_direction(run: Path, config: Config, source: str, target: str) -> Direction:
-    """Return the direction in which a model is fine-tuned.
-
-    source, target: the languages required by the user, or empty.
-    """
+    config = with_paths(config, partial(current_path, run=run))
     directions = config.pairs.directions
     fitting = [direction for direction in directions if direction.fits(target, source)]
     names = ", ".join(f"{a} to {b}" for a, b in directions)
@@ -193,7 +193,7 @@ def initial_direction(run: Path, config: Config, source: str, target: str) -> Di
         raise UserError(f"--from: {run} is for {names}, not for these languages")
     if len(fitting) > 1:
         raise UserError(f"--from: {run} is for {names}: choose with --source and --target")
-    return fitting[0]
+    return config, fitting[0]
 
 
 def fine_tuning(request: Request, run: Path, config: Config) -> str:

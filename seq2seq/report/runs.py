@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -143,11 +144,9 @@ def find_runs(*folders: Path) -> list[RunRecord]:
 def is_locked(run: Path) -> bool:
     """Return whether a training process holds the lock of a run."""
     try:
-        import fcntl  # not on Windows
-
         with (run / LOCK_FILE).open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released on close
-    except (ImportError, OSError) as error:
+    except OSError as error:
         return isinstance(error, BlockingIOError)
     return False
 

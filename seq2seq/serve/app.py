@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import secrets
 import signal
 from contextlib import suppress
@@ -219,9 +220,7 @@ def serve(server: Server, host: str, port: int, proxies: list[str]) -> None:
 
     proxies: addresses and networks of proxies whose `X-Forwarded` headers are trusted.
     """
-    with suppress(ImportError, ValueError):  # Windows has no such limit
-        import resource
-
+    with suppress(ValueError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         # A file for each connection. An unlimited macOS refuses more than OPEN_MAX.
         connections = 10_240 if most == resource.RLIM_INFINITY else most

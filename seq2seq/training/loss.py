@@ -158,7 +158,7 @@ def smoothed_cross_entropy(
     output projection, (V, D). targets: (N,). The target distribution is 1 - smoothing for the true
     token plus smoothing spread over all V (Szegedy et al. 2016, section 7). The nll has no
     gradient. Probabilities are clamped to the smallest normal fp32 number, about e^-87.
-    alpha: weight of the divergence of each pair of rows, for `r_drop`.
+    alpha: weight of the divergence of each pair of rows, for R-Drop.
     """
     if not torch.is_grad_enabled():  # needs_input_grad ignores no_grad
         weight = weight.detach()
@@ -169,28 +169,6 @@ def smoothed_cross_entropy(
             hidden, weight, targets, num_targets, smoothing, alpha, dtype
         )
     return loss, nll
-
-
-def r_drop(
-    first: Tensor,
-    second: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    num_targets: int,
-    smoothing: float,
-    alpha: float,
-) -> tuple[Tensor, Tensor]:
-    """Return half the loss of R-Drop and the mean nll of two passes, both sums, in nats.
-
-    The loss of R-Drop is that of both passes plus alpha times the mean of the two Kullback-Leibler
-    divergences between them (Wu et al. 2021, equation 4).
-    first, second: hidden states of the passes, (N, D). Otherwise as `smoothed_cross_entropy`.
-    """
-    pairs = torch.stack([first, second], dim=1).flatten(0, 1)  # (2 N, D)
-    loss, nll = smoothed_cross_entropy(
-        pairs, weight, targets.repeat_interleave(2), 2 * num_targets, smoothing, alpha
-    )
-    return loss / 2, nll / 2
 
 
 class ModelLoss(nn.Module):
@@ -204,15 +182,24 @@ class ModelLoss(nn.Module):
         self.alpha = alpha
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the loss and the negative log-likelihood, summed over the batch."""
+        """Return the loss and the negative log-likelihood, summed over the batch.
+
+        With R-Drop, two passes give half of its loss and their mean nll. The loss of R-Drop is the
+        loss of both passes plus alpha times the mean of the two Kullback-Leibler divergences
+        between them (Wu et al. 2021, equation 4).
+        """
         weight, bias = self.model.output.weight, self.model.output.bias
         if bias is not None:
             weight = _append_column(weight, bias)
-        hidden, targets = self._hidden(batch), (batch.labels, batch.num_labels)
-        if self.training and self.alpha:
-            second = self._hidden(batch)
-            return r_drop(hidden, second, weight, *targets, self.smoothing, self.alpha)
-        return smoothed_cross_entropy(hidden, weight, *targets, self.smoothing)
+        hidden, targets, count = self._hidden(batch), batch.labels, batch.num_labels
+        if not (self.training and self.alpha):
+            return smoothed_cross_entropy(hidden, weight, targets, count, self.smoothing)
+        pairs = torch.stack([hidden, self._hidden(batch)], dim=1).flatten(0, 1)  # (2 N, D)
+        targets = targets.repeat_interleave(2)
+        loss, nll = smoothed_cross_entropy(
+            pairs, weight, targets, 2 * count, self.smoothing, self.alpha
+        )
+        return loss / 2, nll / 2
 
     def _hidden(self, batch: Batch) -> Tensor:
         """Return the hidden states of a pass, with a column of ones if the output has a bias."""
