@@ -167,6 +167,7 @@ class Request:
     smallest: int
     """Number of examples of the smallest corpus that development and test sets are taken from."""
     num_languages: int = 2
+    """Number of languages of all corpora."""
 
 
 def sized_recipe(request: Request) -> str:
