@@ -373,6 +373,9 @@ def test_a_server_offers_every_direction(run: Path, translator: Translator) -> N
         fields = {"q": "the red dog", "source": source, "target": target}
         answer = http.post("/translate", json=fields).json()
         assert answer["translatedText"] == translator.translate(["the red dog"], to=target)[0]
+    for side, codes in (("source", ["EN", "DE"]), ("target", ["DE", "EN", "FR"])):
+        known = http.get("/v2/languages", params={"type": side}).json()
+        assert [language["language"] for language in known] == codes
     deepl = http.post("/v2/translate", json={"text": ["the dog"], "target_lang": "FR"}).json()
     assert deepl["translations"][0]["text"] == translator.translate(["the dog"], to="fr")[0]
 

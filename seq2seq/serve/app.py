@@ -31,7 +31,15 @@ from seq2seq.errors import UserError
 from seq2seq.serve import limits
 from seq2seq.serve.limits import BodyLimit, Keys, require_size
 from seq2seq.serve.models import Models, Pair
-from seq2seq.serve.requests import Fields, endpoint, error_response, number, translation_options
+from seq2seq.serve.requests import (
+    Fields,
+    endpoint,
+    error_response,
+    number,
+    read_fields,
+    translation_options,
+)
+from seq2seq.text.language import language_name
 
 MAX_FILES = 100
 """Number of translated files that wait for their download."""
@@ -69,6 +77,7 @@ class Server:
             Route("/", lambda _: HTMLResponse(page)),
             Route("/download_file/{name}", self.download),
             Route("/languages", lambda _: JSONResponse(self.models.languages())),
+            Route("/v2/languages", self.deepl_languages),
             Route("/frontend/settings", self.settings),
             Route("/health", lambda _: JSONResponse({"status": "ok"})),
             Route("/metrics", lambda _: PlainTextResponse(generate_latest())),
@@ -168,6 +177,12 @@ class Server:
             for given, text in zip(texts, translated, strict=True)
         ]
         return JSONResponse({"translations": answers})
+
+    async def deepl_languages(self, request: Request) -> Response:
+        """Return the source languages, or with `type=target` the target languages, as DeepL."""
+        side = int((await read_fields(request)).get("type") == "target")
+        codes = dict.fromkeys(pair[side] for pair in self.models.hops)
+        return JSONResponse([{"language": x.upper(), "name": language_name(x)} for x in codes])
 
     async def settings(self, request: Request) -> Response:
         """Return settings for clients."""
