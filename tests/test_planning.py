@@ -69,14 +69,11 @@ def test_the_examples_of_all_corpora_are_counted(tmp_path: Path) -> None:
     for side, language in enumerate(("en", "de")):
         with gzip.open(tmp_path / f"b.{language}.gz", "wt") as stream:
             stream.writelines(f"{row[side]}\n" for row in rows[15:])
-    assert count_examples(from_tree(PairsConfig(), {**DATA, "train": corpora}, ""), "--train") == [
-        15,
-        35,
-    ]
+    section = from_tree(PairsConfig(), {**DATA, "train": corpora}, "")
+    assert count_examples(section, "--train") == [15, 35]
     (tmp_path / "a.txt").write_text("ä\nb")
-    assert count_examples(
-        from_tree(TextConfig(), {"text": str(tmp_path / "a.txt")}, ""), "--train"
-    ) == [3]
+    text = from_tree(TextConfig(), {"text": str(tmp_path / "a.txt")}, "")
+    assert count_examples(text, "--train") == [3]
 
 
 def test_files_are_corpora_in_the_form_of_a_recipe(
@@ -97,7 +94,7 @@ def test_files_are_corpora_in_the_form_of_a_recipe(
 
 
 def request(count: int, minutes: float) -> Request:
-    return Request("mine", "translation", DATA, minutes, count, count)
+    return Request("mine", "translation", DATA, minutes, count, count, 2)
 
 
 @pytest.mark.parametrize(

@@ -287,8 +287,7 @@ def commented_yaml(
         described = " ".join((inner.__doc__ or "" if is_section else docs[name]).split())
         comment = comments.get(key) or re.split(r"(?<!\bal)\.(?: |$)", described)[0]
         indent = "  " * prefix.count(".")
-        is_long = isinstance(value, list) and any(isinstance(item, dict) for item in value)
-        corpora = value if is_long else []
+        corpora = value if isinstance(value, list) and dict in map(type, value) else []
         line = f"{indent}{name}:{'' if is_section or corpora else f' {_flow(value)}'}"
         text += f"{line:44}  # {comment}\n"
         text += "".join(f"{indent}  - {_flow(corpus)}\n" for corpus in corpora)

@@ -83,7 +83,8 @@ def new_recipe(
         raise UserError("give the training data with --train, or with --pairs en-de:PREFIX ...")
     data = data_of_pairs(pairs) if pairs else data_of_files(task, files, source, target)
     option = "--pairs" if pairs else "--train"
-    counts = count_examples(from_tree(TASKS[task].defaults.data, data, option, "data"), option)
+    section: DataConfig = from_tree(TASKS[task].defaults.data, data, option, "data")
+    counts = count_examples(section, option)
     count = sum(counts)
     smallest = min(counts) if pairs else count
     if smallest < MIN_EXAMPLES:
@@ -92,7 +93,7 @@ def new_recipe(
             f"{option}: {names} has {smallest} {UNITS[task]}: at least {MIN_EXAMPLES} are needed, "
             "and tens of thousands for a useful model"
         )
-    num_languages = len({language for a, b, _ in pairs for language in (a, b)})
+    num_languages = len(section.languages) if isinstance(section, PairsConfig) else 0
     request = Request(name, task, data, minutes, count, smallest, num_languages)
     if run:
         text = fine_tuning(request, run, initial)

@@ -166,8 +166,8 @@ class Request:
     num_examples: int
     smallest: int
     """Number of examples of the smallest corpus that development and test sets are taken from."""
-    num_languages: int = 2
-    """Number of languages of all corpora."""
+    num_languages: int
+    """Number of languages of a translation model."""
 
 
 def sized_recipe(request: Request) -> str:
