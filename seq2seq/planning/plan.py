@@ -275,8 +275,10 @@ def vocab_size(request: Request) -> int:
     """Return the vocabulary size for the number of pairs or texts and of languages."""
     if request.task == "classification":  # its texts are long
         return 8_000 if request.num_examples < 20_000 else 16_000
-    size = 4_000 * 2 ** bisect_right([20_000, 400_000, 2_000_000], request.num_examples)
-    return size * max(3, request.num_languages) // 3  # recipes/libreoffice/RESULTS.md
+    others = max(1, request.num_languages - 1)  # in most models, English has a pair with each
+    size = 4_000 * 2 ** bisect_right([20_000, 400_000, 2_000_000], request.num_examples / others)
+    # Measured for nine languages: recipes/libreoffice/RESULTS.md.
+    return min(64_000, size * max(3, request.num_languages) // 3)
 
 
 def dropout(size: Size, epochs: float) -> float:
