@@ -151,13 +151,3 @@ def test_a_recipe_has_comments_from_docstrings() -> None:
     assert "# Decoupled weight decay of matrices and embeddings (Loshchilov and Hutter 2019)\n" in (
         commented_yaml({"training": {"weight_decay": 0}}, {})
     )
-
-
-def test_removed_keys_of_older_models_may_be_0() -> None:
-    tree = to_tree(Config())
-    tree["data"]["augment"] |= {"upper": 0.0, "title": 0.0}
-    assert config_of(tree, "x") == Config()
-    tree["data"]["augment"]["upper"] = 0.1
-    with pytest.raises(UserError, match=r"unknown key 'data\.augment\.upper'"):
-        config_of(tree, "x")
-    assert config_of(tree, "x", trained=True) == Config()

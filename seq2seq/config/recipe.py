@@ -171,10 +171,6 @@ def _check_text(data: TextConfig) -> None:
     )
 
 
-REMOVED = ("upper", "title", "no_end")
-"""Former keys of `data.augment`. In a recipe they must be 0; they do not matter after training."""
-
-
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return the keys of a recipe with `section.key=value` overrides.
 
@@ -207,22 +203,11 @@ def resolve(tree: dict[str, Any], where: str) -> Config:
     return config
 
 
-def config_of(tree: dict[str, Any], where: str, *, trained: bool = False) -> Config:
-    """Return a recipe with its task's defaults. Raises UserError for a wrong key or value.
-
-    trained: whether it is the recipe of a trained model, which may be older.
-    """
+def config_of(tree: dict[str, Any], where: str) -> Config:
+    """Return a recipe with its task's defaults. Raises UserError for a wrong key or value."""
     name = tree.get("task", "translation")
     if name not in list(TASKS):
         raise UserError(f"{where}: task={short(name)} must be one of: {', '.join(TASKS)}")
-    data = tree.get("data")
-    if isinstance(data, dict) and isinstance(changes := data.get("augment"), dict):
-        kept = {
-            key: rate
-            for key, rate in changes.items()
-            if key not in REMOVED or not (trained or rate == 0)
-        }
-        tree = tree | {"data": data | {"augment": kept}}
     return from_tree(TASKS[name].defaults, tree, where)
 
 

@@ -77,7 +77,7 @@ def describe_model(folder: Path) -> tuple[Config, Tokenizer]:
             recipe, tokenizer = description["recipe"], Tokenizer.load(folder)
             if tokenizer.checksum != description["tokenizer"]["sha256"]:
                 raise UserError("its tokenizer is not the one the model was trained with")
-        config = config_of(recipe, "recipe", trained=True)
+        config = config_of(recipe, "recipe")
     except UserError as error:
         raise UserError(f"{folder} cannot be read: {error}") from None
     except (KeyError, TypeError) as error:
