@@ -152,8 +152,8 @@ def test_more_text_has_more_pieces_and_more_epochs_more_dropout() -> None:
     pieces = [vocab_size(request(count, 1)) for count in counts]
     assert pieces == [4_000, 4_000, 8_000, 8_000, 16_000, 32_000]
     nine = replace(request(0, 1), num_languages=9)
-    counts = 350_000, 4_000_000, 20_000_000
-    pieces = [vocab_size(replace(nine, num_examples=count)) for count in counts]
+    totals = 350_000, 4_000_000, 20_000_000
+    pieces = [vocab_size(replace(nine, num_examples=total)) for total in totals]
     assert pieces == [24_000, 48_000, 64_000]
     tiny = SIZES["translation"][0]
     assert [dropout(tiny, epochs) for epochs in (8, 8.1, 20, 21)] == [0.05, 0.15, 0.15, 0.3]
