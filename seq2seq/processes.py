@@ -93,13 +93,7 @@ class Processes:
 
     def broadcast(self, value: T) -> T:
         """Return the main process's value on all processes."""
-        if self.count == 1:
-            return value
-        import torch.distributed as dist
-
-        values = [value]
-        dist.broadcast_object_list(values, src=0, group=self.group)
-        return values[0]
+        return self.all_gather([value])[0]
 
     def all_reduce(self, *numbers: float, operation: str = "SUM") -> list[float]:
         """Return the sum, or "MAX", of each number over all processes."""

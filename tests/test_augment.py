@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seq2seq.data.augmentation import generators, uniform
-from seq2seq.data.training_data import Pairs, PlannedUpdate, TrainingData
+from seq2seq.data.training_data import Pairs, TrainingData
 from seq2seq.formats.model_directory import load_config
 from seq2seq.preparation.prepare import prepare
 from seq2seq.text.augment import CHANGES, NEIGHBOURS, join
@@ -200,5 +200,5 @@ def test_a_process_without_an_example_of_an_update(recipe: Path) -> None:
         process=1,
         num_processes=2,
     )
-    [batch] = data[PlannedUpdate(np.array([0]), 0, 0, next_epoch=1, next_offset=0)].batches
+    [batch] = data[np.array([0]), 0, 0, 1, 0].batches
     assert batch.num_labels == 0

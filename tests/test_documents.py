@@ -116,7 +116,7 @@ DOCUMENTS = {"html": HTML, "xml": XML, "xliff": XLIFF, "po": PO, "srt": SRT, "ma
 
 def translated(text: str, form: str, translate: Callable[[Block], tuple[str, Links]]) -> str:
     document = read_document(text, form)
-    return document.translated([translate(block) for block in document.blocks])
+    return document.write([block.place(*translate(block)) for block in document.blocks])
 
 
 def upper(block: Block) -> tuple[str, Links]:

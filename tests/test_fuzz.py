@@ -14,7 +14,6 @@ from test_documents import DOCUMENTS, HTML
 
 from seq2seq.data.lines import process_streams
 from seq2seq.decoding.translator import Translator
-from seq2seq.documents.blocks import Links
 from seq2seq.documents.formats import FORMATS, read_document
 from seq2seq.documents.markup import html_tokens
 from seq2seq.errors import UserError
@@ -131,14 +130,14 @@ def check_document(text: str, form: str, rng: random.Random) -> None:
     except UserError:
         return
     source = characters(text, form)
-    result = document.translated([(block.text, ()) for block in document.blocks])
+    result = document.write([block.place(block.text, ()) for block in document.blocks])
     if form in ("html", "xml", "srt"):
         assert result == text.encode("utf-8", "replace").decode()
-        translations: list[tuple[str, Links]] = [
-            (f"x {x.text}", [(i, i + 1) for i in range(len(TOKENS.findall(x.text)))])
+        translations = [
+            x.place(f"x {x.text}", [(i, i + 1) for i in range(len(TOKENS.findall(x.text)))])
             for x in document.blocks
         ]
-        result = document.translated(translations)  # tags in a word move to its end
+        result = document.write(translations)  # tags in a word move to its end
         assert characters(result, form) == source + Counter(x=len(translations))
     if form == "xliff":
         assert not source - characters(result, form)
@@ -147,8 +146,8 @@ def check_document(text: str, form: str, rng: random.Random) -> None:
         translation = " ".join(rng.choices(["x", "<y>", "&", "*z*", "1\n"], k=rng.randint(0, 5)))
         size, own = len(TOKENS.findall(translation)), len(TOKENS.findall(block.text))
         links = [(rng.randrange(own), rng.randrange(size)) for _ in range(3 * min(own, size, 1))]
-        translations.append((translation, links))
-    document.translated(translations)
+        translations.append(block.place(translation, links))
+    document.write(translations)
 
 
 @pytest.mark.parametrize("form", FORMATS)

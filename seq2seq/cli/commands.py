@@ -361,9 +361,10 @@ def doctor(options: argparse.Namespace) -> None:
 
 def _document_format(options: argparse.Namespace) -> str | None:
     """Return the format of the document to translate, or None for lines of text."""
-    from seq2seq.documents.formats import format_of
+    from seq2seq.documents.formats import SUFFIXES
 
-    named = options.format or next(filter(None, map(format_of, options.files)), "text")
+    found = (SUFFIXES.get(path.suffix.lower()) for path in options.files)
+    named = options.format or next(filter(None, found), "text")
     if named == "text":
         return None
     if len(options.files) != 1:

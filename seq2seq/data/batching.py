@@ -209,11 +209,8 @@ def pack_grid(ids: NDArray[np.int64]) -> Packed:
 
 def pack_pairs(sources: Sequence[Ids], targets: Sequence[Ids], labels: Sequence[Ids]) -> Batch:
     """Pack encoder input, decoder input and labels."""
-    source, target = pack(sources), pack(targets)
-    padded_labels = np.zeros(len(target.ids), dtype=np.int64)
-    num_labels = sum(map(len, targets))
-    padded_labels[:num_labels] = np.concatenate(labels)
-    return Batch((source, target), torch.from_numpy(padded_labels), num_labels)
+    source, target, label = pack(sources), pack(targets), pack(labels)
+    return Batch((source, target), label.ids, int(target.lens.sum()))
 
 
 def collate(sources: Sequence[Ids], targets: Sequence[Ids], tokenizer: Tokenizer) -> Batch:

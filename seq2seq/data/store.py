@@ -23,12 +23,7 @@ Ids = NDArray[np.int32]
 SIDES = ("source", "target")
 
 
-def write_store(
-    file: Path,
-    batches: Iterable[Sequence[Sequence[Any]]],
-    *,
-    with_text: bool = False,
-) -> None:
+def write_store(file: Path, batches: Iterable[Sequence[Sequence[Any]]], *, with_text: bool) -> None:
     """Write batches of columns: source ids, target ids and, if `with_text`, both texts."""
     import pyarrow  # here: most commands do not need it
 

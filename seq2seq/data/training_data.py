@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, cached_property, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -42,6 +42,9 @@ T = TypeVar("T")
 
 IdsPair = tuple[Ids, Ids]
 """Source and target ids, without special symbols."""
+
+PlannedUpdate = tuple[Indices, int, int, int, int]
+"""Examples of an update of all processes, its epoch and offset, and those of the next update."""
 
 Tokens = NDArray[np.unsignedinteger]
 """Memory-mapped token ids of a text."""
@@ -255,16 +258,6 @@ class Update:
         return sum(int(x.inputs[-1].lens.sum()) for x in self.batches) if self.num_labels else 0
 
 
-class PlannedUpdate(NamedTuple):
-    """Examples of an update of all processes, and where it and the next one begin."""
-
-    indices: Indices
-    epoch: int
-    offset: int
-    next_epoch: int
-    next_offset: int
-
-
 @dataclass
 class TrainingData(Dataset[Update]):
     """The updates of one process, epoch after epoch."""
@@ -306,7 +299,7 @@ class TrainingData(Dataset[Update]):
             for indices in batching.updates(order, lens, self.batch_tokens, offset):
                 end = offset + len(indices)
                 following = (epoch, end) if end < len(order) else (epoch + 1, 0)
-                yield PlannedUpdate(indices, epoch, offset, *following)
+                yield indices, epoch, offset, *following
                 offset = end
             epoch, offset = epoch + 1, 0
 

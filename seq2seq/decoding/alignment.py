@@ -72,8 +72,6 @@ def join_alignments(
     words: re.Pattern[str],
 ) -> list[tuple[int, int]]:
     """Return the word alignment of a text, joined from the alignments of its parts."""
-    if len(alignments) == 1:
-        return list(alignments[0])
     _, first_sources = join_texts(separators, sources, words)
     _, first_targets = join_texts(separators, targets, words)
     links = [

@@ -121,11 +121,7 @@ class RequiredTerms:
         return values
 
     def _select(
-        self,
-        terms: Sequence[Term],
-        hypotheses: list[list[int]],
-        log_probs: Tensor,
-        values: Tensor,
+        self, terms: Sequence[Term], hypotheses: list[list[int]], log_probs: Tensor, values: Tensor
     ) -> Tensor:
         """Return the values of a sentence, (W, V), with all but W continuations at -inf."""
         beam, vocab_size = values.shape

@@ -121,7 +121,7 @@ class Encoder:
             return EncodedRequest(request, text._replace(segments=()), references=references)
         prefix: list[str] = []
         if request.prefix:
-            [prefix] = self._targets([text.given(request.prefix)])
+            [prefix] = self.target.encode_pieces([text.given(request.prefix)])
         sources = []
         given = list(map(Term, request.constraints))
         for number, (segment, row) in enumerate(zip(text.segments, pieces, strict=True)):
@@ -140,7 +140,7 @@ class Encoder:
         segments = text.segments or [self.pipeline.segment(text.whole)]
         [source] = self._pieces(segments)
         texts = list(map(text.given, request.references))
-        rows = self._targets(texts)
+        rows = self.target.encode_pieces(texts)
         self._require_short("a reference", *rows)
         return [
             Written(segments[0], source, row, reference)
@@ -157,9 +157,6 @@ class Encoder:
             raise UserError(f"{problem}; with a prefix, terms or references it cannot be split")
         if not options.paragraphs:
             logger.warning("%s; translated in %d parts", problem, count)
-
-    def _targets(self, texts: Sequence[str]) -> list[list[str]]:
-        return self.target.encode_pieces(texts) if texts else []
 
     def _encode_term(self, term: Term) -> Term:
         """Return a term with token ids and normalised text."""
@@ -344,22 +341,20 @@ class Decoder:
     def _joined(self, prepared: Prepared, parts: Sequence[Written]) -> Written:
         """Join what the model has written for several segments."""
         first, *others = parts
+        alignment: list[tuple[int, int]] = []
+        if self.options.alignment:
+            checked = prepared.checked([x.text for x in parts])
+            alignment = join_alignments(
+                [x.segment.text.separator for x in parts],
+                [x.segment.text.plain for x in parts],
+                [x.segment.text.restore(text) for x, text in zip(parts, checked, strict=True)],
+                [x.alignment for x in parts],
+                self.options.words,
+            )
         return first._replace(
             pieces=reduce(lambda pieces, x: [*pieces, END, *x.pieces], others, first.pieces),
             log_prob=sum(x.log_prob or 0.0 for x in parts),
             num_repaired=sum(x.num_repaired for x in parts),
             log_probs=[x for part in parts for x in part.log_probs],
-            alignment=self._joined_alignment(prepared, parts) if self.options.alignment else (),
-        )
-
-    def _joined_alignment(
-        self, prepared: Prepared, parts: Sequence[Written]
-    ) -> list[tuple[int, int]]:
-        checked = prepared.checked([x.text for x in parts])
-        return join_alignments(
-            [x.segment.text.separator for x in parts],
-            [x.segment.text.plain for x in parts],
-            [x.segment.text.restore(text) for x, text in zip(parts, checked, strict=True)],
-            [x.alignment for x in parts],
-            self.options.words,
+            alignment=alignment,
         )

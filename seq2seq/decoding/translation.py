@@ -194,12 +194,11 @@ def write_document(
             logger.warning("block %d not translated: %s", number, translation.error)
     if count := sum(translation.spans for translation in translations):
         logger.info(SPANS, count, sum(translation.spans_repaired for translation in translations))
-    return document.translated(
+    return document.write(
         [
-            (block.text if result.error else result.text, result.alignment)
+            block.place(block.text if result.error else result.text, result.alignment, words)
             for block, result in zip(document.blocks, translations, strict=True)
-        ],
-        words,
+        ]
     )
 
 

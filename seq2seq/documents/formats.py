@@ -8,13 +8,11 @@ import textwrap
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq.documents.blocks import Block, Links, Token
+from seq2seq.documents.blocks import Block, Token
 from seq2seq.documents.markup import Parts, read_html, read_xliff, read_xml
 from seq2seq.errors import UserError, did_you_mean, require_extra
-from seq2seq.text.language import TOKENS
 
 
 class Document(NamedTuple):
@@ -23,13 +21,6 @@ class Document(NamedTuple):
     blocks: list[Block]
     write: Callable[[list[str]], str]
     """Returns the document, given the translation of each block with its markup."""
-
-    def translated(
-        self, translations: Sequence[tuple[str, Links]], words: re.Pattern[str] = TOKENS
-    ) -> str:
-        """Return the document with the translation of each block and its alignment by `words`."""
-        pairs = zip(self.blocks, translations, strict=True)
-        return self.write([block.place(*found, words) for block, found in pairs])
 
 
 def document_of(parts: Parts) -> Document:
@@ -237,11 +228,6 @@ SUFFIXES = {
     **{".html": "html", ".htm": "html", ".xhtml": "xml", ".xml": "xml", ".xlf": "xliff"},
     **{".xliff": "xliff", ".po": "po", ".pot": "po", ".srt": "srt", ".md": "markdown"},
 }
-
-
-def format_of(path: Path) -> str | None:
-    """Return the format of a document by its name; None for lines of text."""
-    return SUFFIXES.get(path.suffix.lower())
 
 
 def read_document(text: str, name: str) -> Document:

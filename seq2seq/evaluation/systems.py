@@ -9,14 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import (
-    Config,
-    CorpusConfig,
-    DecodingConfig,
-    Direction,
-    PairsConfig,
-    with_paths,
-)
+from seq2seq.config import Config, CorpusConfig, DecodingConfig, Direction, PairsConfig, with_paths
 from seq2seq.data.lines import map_sharded, read_file
 from seq2seq.data.store import PreparedData, Store
 from seq2seq.data.tokenizer import Tokenizer
@@ -261,9 +254,6 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
     config = with_paths(config, partial(current_path, run=run))
     folder = find_prepared(Path(config.data.store), trained_with.get("fingerprint", ""))
     data = PreparedData.load(folder, split) if folder else prepare(config)
-    if config.translates:
-        for facts in data.manifest["splits"].values():  # older versions had one direction
-            facts.setdefault("directions", [list(config.pairs.directions[0])])
     recorded = replace(data, manifest=trained_with)
     splits = trained_with.get("splits", {})
     same_split = split not in splits or data.checksum(split) == recorded.checksum(split)

@@ -28,8 +28,6 @@ from seq2seq.terminal import ProgressBar
 Hashes = NDArray[np.uint64]
 Indices = NDArray[np.int64]
 """Ascending indices of pairs: in a chunk, or in all training corpora."""
-SORTED_PARTS = 16
-"""Number of parts in which duplicates are found, to save memory."""
 
 logger = logging.getLogger(__name__)
 
@@ -192,12 +190,9 @@ class Selection:
         for corpus, (start, end) in self._ranges.items():
             if corpus.direction != first:
                 hashes[start:end] ^= np.uint64(text_hash(str(corpus.direction)))
-        hashes = hashes[kept]
-        for part in range(SORTED_PARTS):
-            indices = np.flatnonzero(hashes % SORTED_PARTS == part)
-            indices = indices[np.argsort(hashes[indices], kind="stable")]
-            repeated = hashes[indices[1:]] == hashes[indices[:-1]]
-            self.codes[kept[indices[1:][repeated]]] = CODES["duplicates"]
+        order = np.argsort(hashes[kept], kind="stable")
+        hashes = hashes[kept[order]]
+        self.codes[kept[order[1:][hashes[1:] == hashes[:-1]]]] = CODES["duplicates"]
 
     def drop_overlap(self, chunks: Sequence[Chunk]) -> None:
         """Drop kept pairs whose source is in `chunks` of other corpora.
@@ -257,12 +252,8 @@ class Selection:
 
     def _kept_with_source(self, known: Hashes) -> Indices:
         """Return the indices of kept pairs whose source hash is in `known`."""
-        known = np.sort(known)
-        found = []
-        for start, (chunk, codes) in zip(self._starts, self.by_chunk(), strict=True):
-            is_known = _is_known(chunk.column("source_hash"), known)
-            found.append(start + np.flatnonzero(is_known & (codes == KEPT)))
-        return np.concatenate(found)
+        is_known = _is_known(self._column("source_hash"), np.sort(known))
+        return np.flatnonzero(is_known & (self.codes == KEPT))
 
     def _column(self, name: str) -> Hashes:
         return np.concatenate([chunk.column(name) for chunk in self.chunks])

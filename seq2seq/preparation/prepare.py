@@ -22,13 +22,7 @@ from seq2seq.data.tokenizer import Tokenizer, language_piece
 from seq2seq.data.vocabulary import Labels, SentencePieces, train_vocabulary
 from seq2seq.errors import UserError
 from seq2seq.files import write_file
-from seq2seq.preparation.chunks import (
-    Chunk,
-    Selection,
-    read_chunks,
-    sha256_of_pairs,
-    write_chunks,
-)
+from seq2seq.preparation.chunks import Chunk, Selection, read_chunks, sha256_of_pairs, write_chunks
 from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_languages, require_pairs
 from seq2seq.preparation.corpora import Corpus, TextPair, open_corpora
 from seq2seq.preparation.folder import WORK, finish_stage, load_or_prepare

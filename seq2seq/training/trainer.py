@@ -26,12 +26,7 @@ from seq2seq.processes import Processes, Signals, peer_is_lost
 from seq2seq.training import schedule
 from seq2seq.training.log import TrainingLog
 from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
-from seq2seq.training.run_directory import (
-    MAX_PENDING,
-    RunDirectory,
-    RunState,
-    require_same_run,
-)
+from seq2seq.training.run_directory import MAX_PENDING, RunDirectory, RunState, require_same_run
 from seq2seq.training.update import Updater, require_memory
 
 OPTIMIZER_FILE = "training.safetensors"
