@@ -297,6 +297,7 @@ def test_every_direction_is_exported_to_huggingface(
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
     english, source = lines_of(recipe, "test.en"), translator.tokenizer.source
     read = Translator.load(tmp_path / "exported")
+    assert read.data.directions == translator.data.directions
     for language in ("de", "fr"):
         ids = tokenizer([f"<2{language}> {line}" for line in english]).input_ids
         rows = source.encode([f"<2{language}> {line}" for line in english])

@@ -99,12 +99,13 @@ def read_marian(folder: Path) -> tuple[dict[str, Any], Tokenizer]:
     tokenizer = Tokenizer.from_files([folder / MARIAN_FILES[0]])
     lengths = settings.get("max_position_embeddings"), tokenizer_settings.get("model_max_length")
     source, target = map(tokenizer_settings.get, ("source_lang", "target_lang"))
+    directions = [[source or "", code] for code in tokenizer.languages()]
     recipe = {
         "data": {
             "source": source,
             "target": target,
-            # Without files: the directions of a model with several target languages.
-            "train": [{"languages": [source or "", code]} for code in tokenizer.languages()],
+            # Without files: the directions of a model of several languages.
+            "train": [{"languages": pair} for pair in settings.get("directions", directions)],
             "clean": {"max_len": min(length or DEFAULT_LENGTH for length in lengths) - 1},
         },
         "tokenizer": {
@@ -238,6 +239,7 @@ def _settings(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
         "normalize_embedding": False,
         "share_encoder_decoder_embeddings": shape.tied and tokenizer.shared,
         "tie_word_embeddings": shape.tied,
+        "directions": [list(direction) for direction in config.pairs.directions],
         **_symbols(tokenizer),
     }
 
