@@ -57,9 +57,16 @@ def export(
     if not isinstance(model, Transformer):
         raise UserError(f"exports are for translation models, not for task={config.task}")
     write, usage = FORMATS[to]
-    files = list(tokenizer.files)
-    names = {"folder": output.name, "source": files[0], "target": files[-1]}
-    text = usage.format(**names, config=config, direction=config.pairs.directions[0])
+    files, direction = list(tokenizer.files), config.pairs.directions[0]
+    symbol = tokenizer.prefix(direction.target)
+    text = usage.format(
+        folder=output.name,
+        source=files[0],
+        target=files[-1],
+        config=config,
+        direction=direction,
+        example=f"{symbol} A sentence." if symbol else "A sentence.",
+    )
     card = model_card(folder, config, tokenizer, model.num_parameters(), text)
     with exclusive(output), atomic_folder(output) as draft:
         (draft / "README.md").write_text(card, encoding="utf-8")
@@ -148,8 +155,9 @@ def _scores(run: Path, name: str, config: Config) -> str:
     keys = [key for key in ("nll", "bleu", "chrf") if key in found[-1]]
     values = ", ".join(f"{metric_name(key)} {found[-1][key]:.2f}" for key in keys)
     sentences = config.training.validation_sentences
-    part = f", first {sentences:,} sentences" if sentences else ""
     data = config.pairs
+    of_each = " of each direction" if len(data.directions) > 1 else ""
+    part = f", first {sentences:,} sentences{of_each}" if sentences else ""
     tokenizers = ", ".join(dict.fromkeys(bleu_tokenizer(data, target) for target in data.targets))
     return (
         f"After update {number} (beam {config.decoding.validation_beam}{part}): {values} "

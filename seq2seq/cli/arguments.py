@@ -208,7 +208,8 @@ def make_parser() -> argparse.ArgumentParser:
     average = command("average", "average the weights of checkpoints of a run")
     average.add_argument("run", type=path, metavar="RUN", help="run directory")
     add = average.add_mutually_exclusive_group().add_argument
-    add("--last", type=count, default=5, metavar="N", help="last N checkpoints (5)")
+    last = "last N checkpoints (5); usually no gain after schedule=cosine"
+    add("--last", type=count, default=5, metavar="N", help=last)
     add("--best", type=count, metavar="N", help="best N checkpoints")
     add = average.add_argument
     add("-o", "--output", type=path, required=True, metavar="DIR", help="new folder")
@@ -226,7 +227,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("-o", "--output", type=path, default=Path("report.html"), metavar="FILE", help=page)
     add("--quick", action="store_true", help="leave out samples")
 
-    add = command("serve", "answer translation requests over HTTP, as LibreTranslate").add_argument
+    add = command("serve", "answer requests over HTTP, as LibreTranslate and DeepL").add_argument
     add("runs", type=path, nargs="+", metavar="RUN", help="runs, models or exported models")
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     add("--port", type=int, default=5000, metavar="N", help="port (5000)")

@@ -154,14 +154,16 @@ def robustness(
 
 def metrics_text(metrics: dict[str, Any]) -> str:
     """Return the result of `evaluate_run` as text, a metric on each line."""
-    lines = []
+    lines: list[str] = []
     for name, value in metrics.items():
         if "/" in name:  # of a direction: in the table below
             continue
         if name == "directions":
+            lines = [f"mean of {len(value)} directions:", *lines]
             lines += ["", *aligned(direction_rows(metrics)), ""]
-            signatures = {key: facts.get("signature", "") for key, facts in value.items()}
-            lines += [f"{key}: BLEU {text}" for key, text in signatures.items() if text]
+            own = {key: facts.get("signature") for key, facts in value.items()}
+            if "signature" not in metrics:  # languages with different tokenizers
+                lines += [f"{key}: BLEU {text}" for key, text in own.items() if text]
         elif name == "robustness":
             rows = [["change", "BLEU", "chrF2", "chrF2 lost"]]
             for change, scores in value.items():
@@ -173,6 +175,7 @@ def metrics_text(metrics: dict[str, Any]) -> str:
             lines += [f"{name} (rows: true labels, columns: predictions)", *aligned(rows)]
         else:
             text = f"{value:.4f}" if isinstance(value, float) else value
-            label = f"BLEU {name}" if name == "signature" else metric_name(name)
-            lines.append(f"{label:20} {text}")
+            metric, is_signature, _ = name.rpartition("signature")
+            label = f"{metric_name(metric.rstrip('_') or 'bleu')} signature"
+            lines.append(f"{label if is_signature else metric_name(name):20} {text}")
     return "\n".join(lines)

@@ -119,7 +119,10 @@ class TranslationEvaluator(SplitEvaluator):
         (metrics, self.facts), *others = found.values()
         if not others:
             return metrics
-        self.facts = {"directions": {str(name): facts for name, (_, facts) in found.items()}}
+        by_direction = {str(name): facts for name, (_, facts) in found.items()}
+        common = [item for item in self.facts.items() if all(item in x.items() for _, x in others)]
+        total = sum(len(store) for store in self.sets.values())
+        self.facts = {**dict(common), "sentences": total, "directions": by_direction}
         means = {key: fmean(x[key] for x, _ in found.values()) for key in metrics}
         return means | {f"{key}/{name}": x[key] for name, (x, _) in found.items() for key in means}
 

@@ -232,7 +232,7 @@ import ctranslate2, sentencepiece
 source = sentencepiece.SentencePieceProcessor(model_file="{folder}/{source}")
 target = sentencepiece.SentencePieceProcessor(model_file="{folder}/{target}")
 translator = ctranslate2.Translator("{folder}")
-pieces = source.encode("A sentence.", out_type=str)
+pieces = source.encode("{example}", out_type=str)
 [result] = translator.translate_batch(
     [pieces], beam_size={config.decoding.beam}, length_penalty={config.decoding.length_penalty},
     patience={config.decoding.patience},

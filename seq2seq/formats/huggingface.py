@@ -168,7 +168,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("{folder}")
 model = AutoModelForSeq2SeqLM.from_pretrained("{folder}")
-ids = model.generate(**tokenizer(["A sentence."], return_tensors="pt", padding=True))
+ids = model.generate(**tokenizer(["{example}"], return_tensors="pt", padding=True))
 print(tokenizer.batch_decode(ids, skip_special_tokens=True))
 ```
 

@@ -74,11 +74,14 @@ def new_recipe(
     check_name(name)
     if path.exists():
         raise UserError(f"{path} exists: choose another name or remove it")
+    if pairs and (run or source or target or task != "translation" or any(files.values())):
+        raise UserError(
+            "--pairs names languages and corpora: give only --minutes with it (--from needs "
+            "--train, and --source and --target of a model of several directions)"
+        )
     if run:
         initial, (source, target) = initial_model(run, source, target)
         task = initial.task
-    if pairs and (run or source or target or task != "translation" or any(files.values())):
-        raise UserError("--pairs names languages and corpora: give only --minutes with it")
     if not (pairs or files["train"]):
         raise UserError("give the training data with --train, or with --pairs en-de:PREFIX ...")
     data = data_of_pairs(pairs) if pairs else data_of_files(task, files, source, target)

@@ -173,10 +173,12 @@ def summary(config: Config, run: Path, state: RunState) -> str:
         origin = "the average of checkpoints" if "average" in state.best else f"update {name}"
         quality = f"{metric_name(by)} {score:.2f} on the development set, {origin}"
         best = f"best model: {run / 'best'}, {quality}\n"
+    targets = config.pairs.targets if config.translates else []
+    chosen = f"{run} --to {targets[0]}" if len(targets) > 1 else run
     return (
         f"{best}trained: {state.step:,} updates in {duration(state.minutes)}\n"
         "next:\n"
         f"  seq2seq evaluate {run}\n"
-        f"  seq2seq {NEXT[config.task].format(run=run)}\n"
+        f"  seq2seq {NEXT[config.task].format(run=chosen)}\n"
         f"  seq2seq report {run}"
     )
