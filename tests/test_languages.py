@@ -22,7 +22,7 @@ from seq2seq.data.batching import sentence_order
 from seq2seq.decoding.translation import Request
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.evaluation.evaluate import evaluate_run
+from seq2seq.evaluation.evaluate import evaluate_run, metrics_text
 from seq2seq.export import export
 from seq2seq.formats.model_directory import load_config
 from seq2seq.planning.new import new_recipe
@@ -32,7 +32,9 @@ from seq2seq.processes import Processes
 from seq2seq.serve.app import Server
 from seq2seq.serve.limits import Keys
 from seq2seq.serve.models import Models
+from seq2seq.training.log import summary
 from seq2seq.training.records import read_metrics
+from seq2seq.training.run_directory import RunState
 
 FRENCH = {word: word[::-1] + "q" for word in WORDS}
 RECIPE = """
@@ -257,12 +259,22 @@ def test_metrics_are_given_for_each_direction_and_their_mean(run: Path, recipe: 
         assert validation[key] == pytest.approx(np.mean(values)) and len({*values}) == 3
     metrics = evaluate_run(run, None, "test", Processes())
     assert metrics["bleu"] == pytest.approx((metrics["bleu/en-de"] + metrics["bleu/fr-de"]) / 2)
+    sizes = [facts["sentences"] for facts in metrics["directions"].values()]
+    assert metrics["sentences"] == sum(sizes)
+    text = metrics_text(metrics)
+    assert text.startswith("mean of 2 directions:")
+    assert all(text.count(f"{name} signature") == 1 for name in ("BLEU", "chrF2", "TER"))
     alone = evaluate_run(run, None, "test", Processes(), to="de", source="en")
     assert alone["bleu"] == metrics["bleu/en-de"] and alone["nll"] == metrics["nll/en-de"]
     files = evaluate_run(
         run, None, "", Processes(), data=str(recipe.parent / "test"), to="de", source="en"
     )
     assert files["bleu"] == alone["bleu"]
+
+
+def test_the_next_step_of_a_training_names_a_language(run: Path) -> None:
+    text = summary(load_config(run / "recipe.yaml"), run, RunState())
+    assert f"seq2seq translate {run} --to de < FILE" in text
 
 
 def test_scores_are_given_for_each_direction_and_their_mean(run: Path) -> None:
@@ -285,7 +297,8 @@ def test_every_direction_is_exported_to_ctranslate2(
     for language in ("de", "fr"):
         right = translator.translate(english, to=language)
         assert exported.translate(english, to=language) == right
-    assert "`<2de>` or `<2en>` or `<2fr>`" in (tmp_path / "exported" / "README.md").read_text()
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert "`<2de>` or `<2en>` or `<2fr>`" in card and '"<2de> A sentence."' in card
 
 
 def test_every_direction_is_exported_to_huggingface(
