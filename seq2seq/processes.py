@@ -95,9 +95,17 @@ class Processes:
         """Return the main process's value on all processes."""
         return self.all_gather([value])[0]
 
-    def all_reduce(self, *numbers: float) -> list[float]:
-        """Return the sum of each number over all processes."""
-        return [sum(column) for column in zip(*self.all_gather([numbers]), strict=True)]
+    def all_reduce(self, *numbers: float, operation: str = "SUM") -> list[float]:
+        """Return the sum, or "MAX", of each number over all processes."""
+        if self.count == 1:
+            return list(numbers)
+        # Not all_gather, which takes three times as long: this runs several times per update.
+        import torch
+        import torch.distributed as dist
+
+        tensor = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(tensor, op=getattr(dist.ReduceOp, operation), group=self.group)
+        return tensor.tolist()
 
     def barrier(self) -> None:
         """Wait until every process has called this."""

@@ -183,8 +183,13 @@ class Classifier(Network):
         x = self.encoder(self.embedding, text, self.dropouts(text))
         if self.config.pooling == "first":
             return x[text.offsets[:-2].long()]
-        lens = text.lens.tolist()  # in CPU memory
-        return torch.stack([part.mean(dim=0) for part in x[: sum(lens)].split(lens)])
+        lens = text.offsets.diff()  # the last length is the padding's
+        texts = torch.arange(len(lens), device=x.device)
+        # output_size avoids a synchronisation with the GPU.
+        text_of_token = torch.repeat_interleave(texts, lens, output_size=len(x))
+        acc_dtype = torch.promote_types(x.dtype, torch.float32)
+        sums = torch.zeros(len(lens), x.shape[1], dtype=acc_dtype, device=x.device)
+        return (sums.index_add(0, text_of_token, x.to(sums)) / lens[:, None].clamp(min=1))[:-1]
 
 
 def num_matrices(model: nn.Module) -> dict[str, int]:

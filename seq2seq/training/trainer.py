@@ -154,9 +154,10 @@ class Trainer:
     def _synchronize(self) -> None:
         """Share the main process's clock, and a signal that any process has received."""
         minutes = (time.monotonic() - self._started) / 60
-        gathered = self.processes.all_gather([(minutes, self.signals.number)])
-        self.state.minutes, _ = gathered[0]
-        self.stopped_by = max(number for _, number in gathered)
+        self.state.minutes, number = self.processes.all_reduce(
+            minutes if self.processes.is_main else 0.0, self.signals.number, operation="MAX"
+        )
+        self.stopped_by = int(number)
 
     def _log(self) -> None:
         self._read_results()
