@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from commands import seq2seq
-from conftest import WORDS, run_recipe, write_corpus
+from conftest import WORDS, run_recipe, write_corpus, write_recipe
 from sentencepiece import SentencePieceProcessor
 from starlette.testclient import TestClient
 
@@ -410,6 +410,18 @@ def test_a_new_recipe_of_several_directions(
     assert f"\n    - {{languages: [en, de], path: {train}}}\n" in path.read_text()
     with pytest.raises(UserError, match="--pairs names languages and corpora"):
         new_recipe("other", {"train": [train], "dev": [], "test": []}, pairs=pairs, **options)
+
+
+def test_data_of_an_older_version_have_one_direction(tmp_path: Path) -> None:
+    write_corpus(tmp_path)
+    run = run_recipe(write_recipe(tmp_path), tmp_path / "run")
+    metrics = evaluate_run(run, None, "test", Processes())
+    [path] = (tmp_path / "store").glob("*/manifest.json")
+    manifest = json.loads(path.read_text())
+    for split in ("dev", "test"):
+        assert manifest["splits"][split].pop("directions") == [["en", "de"]]
+    path.write_text(json.dumps(manifest))
+    assert evaluate_run(run, None, "test", Processes()) == metrics
 
 
 def test_only_the_main_direction_is_held_out_if_it_is_given(recipe: Path) -> None:

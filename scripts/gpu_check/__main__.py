@@ -99,7 +99,7 @@ def main() -> None:
         return
     end, failed = time.monotonic() + 60 * arguments.minutes, []
     for name in arguments.step or STEPS:
-        # The timings of a rehearsal are not used, so it may run on a busy machine.
+        # A rehearsal has more time: other programs may use the machine.
         limit = STEPS[name][1] * (5 if arguments.rehearse else 1)
         seconds = min(limit, end - time.monotonic())
         if seconds < 5:

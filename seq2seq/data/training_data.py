@@ -44,7 +44,8 @@ IdsPair = tuple[Ids, Ids]
 """Source and target ids, without special symbols."""
 
 PlannedUpdate = tuple[Indices, int, int, int, int]
-"""Examples of an update of all processes, its epoch and offset, and those of the next update."""
+"""Indices of an update's examples on all processes; epoch and offset of this update; epoch and
+offset of the next update."""
 
 Tokens = NDArray[np.unsignedinteger]
 """Memory-mapped token ids of a text."""

@@ -161,9 +161,9 @@ def metrics_text(metrics: dict[str, Any]) -> str:
         if name == "directions":
             lines = [f"mean of {len(value)} directions:", *lines]
             lines += ["", *aligned(direction_rows(metrics)), ""]
-            own = {key: facts.get("signature") for key, facts in value.items()}
-            if "signature" not in metrics:  # languages with different tokenizers
-                lines += [f"{key}: BLEU {text}" for key, text in own.items() if text]
+            if "signature" not in metrics:  # the tokenizers differ
+                signatures = {key: facts.get("signature") for key, facts in value.items()}
+                lines += [f"{key}: BLEU {text}" for key, text in signatures.items() if text]
         elif name == "robustness":
             rows = [["change", "BLEU", "chrF2", "chrF2 lost"]]
             for change, scores in value.items():
@@ -175,7 +175,9 @@ def metrics_text(metrics: dict[str, Any]) -> str:
             lines += [f"{name} (rows: true labels, columns: predictions)", *aligned(rows)]
         else:
             text = f"{value:.4f}" if isinstance(value, float) else value
-            metric, is_signature, _ = name.rpartition("signature")
-            label = f"{metric_name(metric.rstrip('_') or 'bleu')} signature"
-            lines.append(f"{label if is_signature else metric_name(name):20} {text}")
+            label = metric_name(name)
+            if name.endswith("signature"):
+                metric = name.removesuffix("signature").removesuffix("_") or "bleu"
+                label = f"{metric_name(metric)} signature"
+            lines.append(f"{label:20} {text}")
     return "\n".join(lines)
