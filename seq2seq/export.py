@@ -58,7 +58,7 @@ def export(
         raise UserError(f"exports are for translation models, not for task={config.task}")
     write, usage = FORMATS[to]
     files, direction = list(tokenizer.files), config.pairs.directions[0]
-    symbol = tokenizer.prefix(direction.target)
+    symbol = tokenizer.prefix(direction)
     text = usage.format(
         folder=output.name,
         source=files[0],
@@ -102,7 +102,8 @@ def model_card(
     codes = "".join(f"- {json.dumps(code)}\n" for code in languages)
     header = f"language:\n{codes}" if codes else ""
     tags = sorted({f"`{corpus.tag}`" for corpus in config.data.corpora if corpus.tag})
-    symbols = [f"`{symbol}`" for x in config.pairs.targets if (symbol := tokenizer.prefix(x))]
+    prefixes = dict.fromkeys(map(tokenizer.prefix, config.pairs.directions))
+    symbols = [f"`{x}`" for x in prefixes if x and not tokenizer.source.language_first]
     tagged = "".join(
         f"\n\nStart each sentence with {kind} and a space: {' or '.join(found)}."
         for kind, found in (("the symbol of its target language", symbols), ("a tag", tags))

@@ -81,7 +81,7 @@ def drawn(model: ModelT) -> ModelT:
 VARIANTS: list[dict[str, Any]] = [
     {"norm": norm, "positions": positions, "activation": activation, "tied": tied}
     for norm in ("post", "pre")
-    for positions in ("sinusoidal", "learned", "rotary")
+    for positions in ("sinusoidal", "fairseq", "learned", "rotary")
     for activation in ("relu", "gelu", "swiglu")
     for tied in (True, False)
 ]

@@ -39,11 +39,13 @@ def softmax(scores: Array) -> Array:
     return exponentials / exponentials.sum()
 
 
-def sinusoidal_position(position: int, dim: int) -> Array:
+def sinusoidal_position(position: int, dim: int, kind: str = "sinusoidal") -> Array:
     """Encode one position by sines, then cosines, of the same angles (section 3.5)."""
     encoding = np.empty(dim)
     for i in range(dim // 2):
         angle = position / 10000 ** (2 * i / dim)
+        if kind == "fairseq":
+            angle = (position + 2) / 10000 ** (i / (dim / 2 - 1))
         encoding[i] = math.sin(angle)
         encoding[dim // 2 + i] = math.cos(angle)
     return encoding
@@ -126,8 +128,8 @@ def embed(weights: Weights, side: str, table: str, tokens: list[int], positions:
     rows = []
     for position, token in enumerate(tokens):
         vector = weights[table][token] * math.sqrt(dim)
-        if positions == "sinusoidal":
-            vector = vector + sinusoidal_position(position, dim)
+        if positions in ("sinusoidal", "fairseq"):
+            vector = vector + sinusoidal_position(position, dim, positions)
         elif positions == "learned":
             vector = vector + weights[f"{side}.positions.weight"][position] * math.sqrt(dim)
         rows.append(vector)

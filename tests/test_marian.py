@@ -112,9 +112,23 @@ def test_texts_have_the_same_ids(tmp_path: Path) -> None:
             assert own.target.decode([target]) == [tokenizer.decode(target)]
 
 
-def test_multilingual_models_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="to several languages, by symbols such as >>de<<"):
-        load_model(opus_folder(tmp_path / "opus", codes=CODES), "cpu")
+def test_a_folder_of_several_target_languages_translates_the_same_here(tmp_path: Path) -> None:
+    folder = opus_folder(tmp_path / "opus", codes=CODES)
+    model, tokenizer = load_there(folder)
+    translator = Translator.load(folder, device="cpu")
+    assert translator.data.targets == ["de", "nl"]
+    options: dict[str, Any] = {"beam": 1, "max_factor": 0.0, "max_extra": 30}
+    translations = []
+    for language, code in zip(("de", "nl"), CODES, strict=True):
+        inputs = tokenizer([f"{code} {line}" for line in LINES], return_tensors="pt", padding=True)
+        outputs = model.generate(**inputs, num_beams=1, max_length=32).tolist()
+        found = translator.translations(LINES, to=language, tokens=True, **options)
+        translations.append([list(x.nbest[0].pieces) for x in found])
+        rows = [row[1 : row.index(0)] for row in outputs]
+        assert translations[-1] == list(map(translator.tokenizer.target.pieces, rows))
+    assert translations[0] != translations[1]
+    with pytest.raises(UserError, match="translates to de, nl: name one with --to"):
+        translator.translate(LINES)
 
 
 def test_a_folder_is_fine_tuned_here_and_exported_without_a_difference(

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seq2seq.cli import main
-from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
+from seq2seq.config import Config, DecodingConfig, Direction, PairsConfig, TokenizerConfig
 from seq2seq.data.store import PreparedData
 from seq2seq.data.tokenizer import Tokenizer, pipeline_of
 from seq2seq.data.vocabulary import train_vocabulary
@@ -186,7 +186,7 @@ def repaired(source: str, target: str, symbols: bool, attention: dict[int, int])
     """Repair a translation. attention: source piece of each target piece (else the first)."""
     vocabulary = WITH_PLACEHOLDERS if symbols else VOCABULARY
     tokenizer = Tokenizer(vocabulary, vocabulary)
-    pipeline = pipeline_of(PairsConfig(), tokenizer, ["en"], "de", protect=["all"])
+    pipeline = pipeline_of(PairsConfig(), tokenizer, [Direction("en", "de")], protect=["all"])
     encoder = Encoder(tokenizer, pipeline, 99, 99)
     requests = encoder.encode([Request(source)], Options(), recase=True)
     [pieces] = vocabulary.encode_pieces([target])

@@ -24,8 +24,8 @@ def exact(model: ModelT) -> ModelT:
     model = model.double().eval()
     # The model keeps its positional embeddings in fp32; their formula has a separate test.
     for stack in (module for module in model.children() if isinstance(module, Stack)):
-        width = stack.positions.width
-        table = np.stack([reference.sinusoidal_position(p, width) for p in range(CONTEXT)])
+        width, kind = stack.positions.width, stack.positions.kind
+        table = np.stack([reference.sinusoidal_position(p, width, kind) for p in range(CONTEXT)])
         stack.positions.table = torch.tensor(table)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

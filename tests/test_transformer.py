@@ -80,8 +80,9 @@ def test_cached_steps_equal_the_uncached_pass(
     with torch.no_grad():
         state = model.start(pack(sources))
         state.alignment_layer = 0
-        steps = [(model.step(target[..., t], state), state.cross_attention) for t in range(7)]
-        found = torch.stack([model.output(x).flatten(0, 1) for x, _ in steps], dim=1)
+        newest = target.flatten(0, 1).split(1, dim=1)
+        steps = [(model.decode(tokens, state), state.cross_attention) for tokens in newest]
+        found = torch.cat([model.output(x) for x, _ in steps], dim=1)
         # All tokens of one hypothesis of each sentence at once, then one more.
         state = model.start(pack(sources))
         state.alignment_layer = 0
@@ -111,10 +112,10 @@ def test_selected_hypotheses_and_sentences_continue(
     with torch.no_grad():
         state = model.start(pack(sources))
         for t in range(20):
-            hidden = model.step(rows[..., t], state)
+            hidden = model.decode(rows[..., t].reshape(-1, 1), state)
             read = [sources[i] for i in left for _ in range(beam)]
             whole = all_logits(model, read, rows[..., : t + 1].flatten(0, 1).tolist())
-            found = model.output(hidden).flatten(0, 1)
+            found = model.output(hidden)[:, 0]
             torch.testing.assert_close(found, whole[:, -1], rtol=0, atol=1e-5)
             # The longest is the first to be dropped; those that remain have the same length.
             kept = {4: np.array([0, 2, 3]), 11: np.array([1, 2])}.get(t, np.arange(len(left)))

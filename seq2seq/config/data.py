@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Annotated, NamedTuple
 
 
@@ -170,10 +171,14 @@ class PairsConfig(DataConfig):
         return (*self.train, *self.dev, *self.test, *self.exclude)
 
     def directions_of(self, corpus: CorpusConfig) -> list[Direction]:
-        """Return the direction of a corpus and, if it is used in both, the reverse direction."""
-        source, target = corpus.languages or (self.source, self.target)
-        reverse = [Direction(target, source)] if corpus.reverse else []
-        return [Direction(source, target), *reverse]
+        """Return the direction of a corpus and, if it is used in both, the reverse direction.
+
+        A pre-trained model without corpora has a list of languages: it has all their directions.
+        """
+        languages = corpus.languages or (self.source, self.target)
+        if len(languages) > 2 or corpus.reverse:
+            return [Direction(*pair) for pair in permutations(languages, 2)]
+        return [Direction(*languages)]
 
     def tag(self, split: str, direction: Direction) -> str | None:
         """Return the tag of the development or test set of a direction. It is not in its texts.

@@ -66,9 +66,10 @@ class ModelConfig:
     """Dropout probability after the activation of the feed-forward networks."""
     norm: Literal["post", "pre"] = "post"
     """LayerNorm after each residual addition (post, the paper) or before each sublayer (pre)."""
-    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
-    """Positional encoding. sinusoidal: as in the paper; learned: embeddings; rotary: rotation of
-    the queries and keys of self-attention (Su et al. 2021)."""
+    positions: Literal["sinusoidal", "fairseq", "learned", "rotary"] = "sinusoidal"
+    """Positional encoding. sinusoidal: as in the paper; fairseq: sinusoidal with the frequencies of
+    fairseq (NLLB, M2M-100); learned: embeddings; rotary: rotation of the queries and keys of
+    self-attention (Su et al. 2021)."""
     activation: Literal["relu", "gelu", "silu", "swiglu"] = "relu"
     """Activation of the feed-forward networks. swiglu: SiLU(x W) * (x V), with 2/3 of ffn_dim to
     keep the number of parameters (Shazeer 2020)."""

@@ -165,7 +165,7 @@ class Augmentation:
         """sizes: number of pairs of each corpus. longest: see `Pairs`."""
         self.store, self.tokenizer, self.longest = store, tokenizer, longest
         prefixes = {
-            tokenizer.prefix(direction.target, corpus.tag)
+            tokenizer.prefix(direction, corpus.tag)
             for corpus in config.train
             for direction in config.directions_of(corpus)
         }

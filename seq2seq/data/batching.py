@@ -214,7 +214,12 @@ def pack_pairs(sources: Sequence[Ids], targets: Sequence[Ids], labels: Sequence[
 
 
 def collate(sources: Sequence[Ids], targets: Sequence[Ids], tokenizer: Tokenizer) -> Batch:
-    """Make a batch of sentence pairs without special symbols."""
+    """Make a batch of sentence pairs without start and end symbols."""
+    if tokenizer.source.language_first:
+        targets = [
+            np.concatenate([source[:1], x]) for source, x in zip(sources, targets, strict=True)
+        ]
+        sources = [source[1:] for source in sources]
     return pack_pairs(
         add_eos(sources, tokenizer.source),
         add_bos(targets, tokenizer.target),

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
 
-from seq2seq.config import PairsConfig
-from seq2seq.data.vocabulary import (
+from seq2seq.config import Direction, PairsConfig
+from seq2seq.data.mapped_pieces import (
     IDS_FILES,
+    LANGUAGES_FILE,
+    M2M100_FILE,
     MARIAN_FILES,
-    Alphabet,
-    Labels,
-    MarianPieces,
-    SentencePieces,
-    Vocabulary,
-    marian_files,
-    marian_vocabularies,
+    MappedPieces,
+    mapped_files,
+    mapped_vocabularies,
 )
+from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces, Vocabulary
 from seq2seq.files import write_file
 from seq2seq.text.pipeline import Pipeline
 from seq2seq.text.protect import PLACEHOLDERS, Spelling, compile_patterns
@@ -30,8 +28,8 @@ SHARED_FILE = "tokenizer.model"
 SEPARATE_FILES = ("source.model", "target.model")
 ALPHABET_FILE = "alphabet.json"
 LABELS_FILE = "labels.json"
-MODEL_FILES = (SHARED_FILE, *SEPARATE_FILES, ALPHABET_FILE, *MARIAN_FILES)
-TOKENIZER_FILES = (*MODEL_FILES, *IDS_FILES, LABELS_FILE)
+MODEL_FILES = (SHARED_FILE, *SEPARATE_FILES, ALPHABET_FILE, *MARIAN_FILES, M2M100_FILE)
+TOKENIZER_FILES = (*MODEL_FILES, *IDS_FILES, LANGUAGES_FILE, LABELS_FILE)
 """Names of all possible files of a tokenizer, source before target."""
 OTHER_SPACES = "\t\u00a0\u2002\u2003\u2009\u202f\u3000"
 """Spaces that the model reads as a plain space if its vocabulary lacks them."""
@@ -51,7 +49,7 @@ class Tokenizer:
     def shared(self) -> bool:
         """Whether both vocabularies have the same ids, so that they can share one embedding."""
         source, target = self.source, self.target
-        if isinstance(source, MarianPieces) and isinstance(target, MarianPieces):
+        if isinstance(source, MappedPieces) and isinstance(target, MappedPieces):
             return source.ids == target.ids
         return source is target
 
@@ -62,21 +60,20 @@ class Tokenizer:
             x.knows(symbol) for x in self.translation_vocabularies for symbol in PLACEHOLDERS
         )
 
-    def prefix(self, target: str, tag: str | None = None) -> str | None:
-        """Return what comes before a source: the symbol of its target language, and a tag.
+    def prefix(self, direction: Direction, tag: str | None = None) -> str | None:
+        """Return what comes before a source: symbols of its languages, and a tag.
 
-        Vocabularies of models with a single target language have no such symbol.
+        The symbols are of the target language, and of the source language if the vocabulary has
+        `language_first`. Models with a single target language have none.
         """
-        piece, symbols = language_piece(target), []
-        if isinstance(self.source, SentencePieces) and self.source.knows(piece):
-            symbols.append(piece.lstrip("\u2581"))
-        return " ".join([*symbols, *([tag] if tag else [])]) or None
+        languages = [direction.target, *([direction.source] if self.source.language_first else [])]
+        found = (self.languages.get(language, "").lstrip("\u2581") for language in languages)
+        return " ".join(filter(None, [*found, tag])) or None
 
-    def languages(self) -> list[str]:
-        """Return the target languages that have a symbol."""
-        pieces = self.source.pieces(range(self.source.size))
-        found = (re.fullmatch("\u2581<2(.+)>", piece) for piece in pieces)
-        return [match[1] for match in found if match]
+    @property
+    def languages(self) -> Mapping[str, str]:
+        """The symbol of each language that has one."""
+        return self.source.languages if isinstance(self.source, SentencePieces) else {}
 
     @property
     def translation_vocabularies(self) -> tuple[SentencePieces, SentencePieces]:
@@ -93,8 +90,8 @@ class Tokenizer:
     def files(self) -> dict[str, bytes]:
         """Content of the tokenizer files, by name, source first and target last."""
         source, target = self.source, self.target
-        if isinstance(source, MarianPieces) and isinstance(target, MarianPieces):
-            return marian_files([source, target])
+        if isinstance(source, MappedPieces) and isinstance(target, MappedPieces):
+            return mapped_files([source, target])
         if source is target:
             return {ALPHABET_FILE if isinstance(source, Alphabet) else SHARED_FILE: source.model}
         names = (SHARED_FILE, LABELS_FILE) if isinstance(target, Labels) else SEPARATE_FILES
@@ -113,9 +110,9 @@ class Tokenizer:
 
     @classmethod
     def from_files(cls, paths: Sequence[Path]) -> Tokenizer:
-        """Read a shared vocabulary, or source and target, or the folder of Marian files."""
-        if paths[0].name in MARIAN_FILES:
-            return cls(*marian_vocabularies(paths[0].parent))
+        """Read a shared vocabulary, or source and target, or a folder of Hugging Face's files."""
+        if paths[0].name in (*MARIAN_FILES, M2M100_FILE):
+            return cls(*mapped_vocabularies(paths[0]))
         vocabularies = [_read_vocabulary(path) for path in paths]
         return cls(vocabularies[0], vocabularies[-1])
 
@@ -135,16 +132,15 @@ def _read_vocabulary(path: Path) -> Vocabulary:
 def pipeline_of(
     config: PairsConfig,
     tokenizer: Tokenizer,
-    sources: Sequence[str],
-    target: str,
+    directions: Sequence[Direction],
     *,
     tag: str | None = None,
     protect: Sequence[str] | None = None,
 ) -> Pipeline:
     """Return the way of texts to a model of a recipe and back.
 
-    sources: possible languages of the texts. protect: patterns of protected spans, instead of the
-    recipe's.
+    directions: the possible ones of the texts; all have the same symbols before a source. protect:
+    patterns of protected spans, instead of the recipe's.
     """
     source, _ = tokenizer.translation_vocabularies
     pattern = compile_patterns(config.protect if protect is None else protect, "protect")
@@ -152,8 +148,8 @@ def pipeline_of(
     unknown = [any(piece.startswith("<0x") for piece in row) for row in pieces]
     return Pipeline(
         Spelling(pattern, tokenizer.has_placeholders),
-        languages=sources,
-        tag=tokenizer.prefix(target, tag),
+        languages=[direction.source for direction in directions],
+        tag=tokenizer.prefix(directions[0], tag),
         spaces=dict.fromkeys(map(ord, compress(OTHER_SPACES, unknown)), " "),
         knows=lambda word: source.knows(f"\u2581{word}"),
     )

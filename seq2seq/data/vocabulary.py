@@ -7,10 +7,10 @@ import io
 import itertools
 import json
 import logging
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,14 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from seq2seq.config import TokenizerConfig
-from seq2seq.data.lines import read_object_file
 from seq2seq.errors import UserError
 from seq2seq.machine.threads import usable_cores
 
-MARIAN_FILES = ("source.spm", "target.spm")
-"""Names of the SentencePiece models of a Marian model."""
-IDS_FILES = ("vocab.json", "target_vocab.json")
-"""Names of the files with the ids of a Marian model's pieces; the second one is optional."""
 BOS, EOS, PAD, UNK = "<s>", "</s>", "<pad>", "<unk>"
 THREADED_TEXTS = 1_000
 """Minimum number of texts for encoding in several threads: a corpus, not a batch."""
+LANGUAGE = re.compile("\u2581<2(.+)>|>>(.+)<<")
+"""Symbol of a target language: of this package, or of OPUS-MT."""
 MAX_TRAINING_BYTES = 16_384
 """Maximum bytes of a training sentence. Longer sentences are skipped."""
 
@@ -44,6 +41,14 @@ class Vocabulary(ABC):
     token_bytes: list[bytes]
     """UTF-8 bytes of each id, b"" for special symbols."""
     unk_id = pad_id = bos_id = eos_id = -1
+    language_first = False
+    """Whether a translation starts with the symbol of its language, and a source with the symbol of
+    its own (M2M-100, NLLB). Encoded sources have the target language before their own."""
+
+    @property
+    def never_generated(self) -> list[int]:
+        """Ids of padding and of the start symbol, unless that is the end symbol, too."""
+        return sorted({self.pad_id, self.bos_id} - {self.eos_id})
 
     @property
     def checksum(self) -> str:
@@ -88,6 +93,12 @@ class SentencePieces(Vocabulary):
         """Return whether a tag is a single piece of the vocabulary."""
         piece = self._processor.piece_to_id(symbol)
         return piece != self.unk_id and not self._processor.is_control(piece)
+
+    @cached_property
+    def languages(self) -> Mapping[str, str]:
+        """The symbol of each language that has one."""
+        found = ((LANGUAGE.fullmatch(piece), piece) for piece in self.pieces(range(self.size)))
+        return {match[1] or match[2]: piece for match, piece in found if match}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self._encode(texts, int)
@@ -239,74 +250,3 @@ class Labels(Vocabulary):
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return a list with the id of each label."""
         return [[self._ids[text]] for text in texts]
-
-
-class MarianPieces(SentencePieces):
-    """A SentencePiece model whose pieces have the ids of a vocab.json.
-
-    A piece without an id is encoded as unknown. Pieces of the other language can be decoded.
-    """
-
-    def __init__(self, model: bytes, ids: dict[str, int], name: str) -> None:
-        """ids: id of each piece, sorted by id."""
-        super().__init__(model, name)
-        self.ids, self._names = ids, list(ids)
-        self.size, self.unk_id, self.eos_id, self.pad_id = len(ids), ids[UNK], ids[EOS], ids[PAD]
-        # Marian models start a translation with padding; exports of seq2seq have a start symbol.
-        self.bos_id = ids.get(BOS, self.pad_id)
-
-    @property
-    def checksum(self) -> str:
-        """SHA-256 of model and vocabulary."""
-        return hashlib.sha256(self.model + json.dumps(self.ids).encode()).hexdigest()
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        return [self._names[i] for i in ids]
-
-    def knows(self, symbol: str) -> bool:
-        return symbol in self.ids.keys() - {BOS, EOS, PAD, UNK}
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return self.piece_ids(self.encode_pieces(texts))
-
-    def piece_ids(self, texts: Sequence[Sequence[str]]) -> list[list[int]]:
-        return [[self.ids.get(piece, self.unk_id) for piece in pieces] for pieces in texts]
-
-    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        return self.decode_pieces([self.pieces(row) for row in ids])
-
-    def decode_pieces(self, texts: Sequence[Sequence[str]]) -> list[str]:
-        plain = [[piece for piece in pieces if piece not in (BOS, EOS, PAD)] for pieces in texts]
-        decoded = self._processor.decode(plain) if plain else []
-        return [text.replace("\u2581", " ").replace("\n", " ").strip() for text in decoded]
-
-
-def marian_vocabularies(folder: Path) -> list[MarianPieces]:
-    """Return the vocabularies of source and target."""
-    names = IDS_FILES if (folder / IDS_FILES[1]).exists() else IDS_FILES[:1]
-    ids = [_read_ids(folder / name) for name in names]
-    source, target = (
-        MarianPieces((folder / name).read_bytes(), piece_ids, str(folder / name))
-        for name, piece_ids in zip(MARIAN_FILES, (ids[0], ids[-1]), strict=True)
-    )
-    return [source, source if source.checksum == target.checksum else target]
-
-
-def marian_files(vocabularies: Sequence[SentencePieces]) -> dict[str, bytes]:
-    """Return the files that `marian_vocabularies` reads, by name, source first and target last."""
-    source, target = vocabularies
-    ids = [{piece: i for i, piece in enumerate(x.pieces(range(x.size)))} for x in vocabularies]
-    maps = [json.dumps(x, ensure_ascii=False, indent=0).encode() for x in ids]
-    files = dict(zip(IDS_FILES, dict.fromkeys(maps), strict=False))  # one file if both are equal
-    return {MARIAN_FILES[0]: source.model, **files, MARIAN_FILES[1]: target.model}
-
-
-def _read_ids(path: Path) -> dict[str, int]:
-    """Read the id of each piece, sorted by id."""
-    ids = dict(sorted(read_object_file(path).items(), key=lambda item: item[1]))
-    if languages := [text for text in ids if text.startswith(">>") and text.endswith("<<")]:
-        raise UserError(
-            f"{path.parent}: models that translate to several languages, by symbols such as "
-            f"{languages[0]}, cannot be read"
-        )
-    return ids

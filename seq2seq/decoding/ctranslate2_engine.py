@@ -26,13 +26,6 @@ PAIRS_PER_CALL = 1_000
 """Number of pairs in a call of CTranslate2. Ctrl-C takes effect after the call."""
 
 
-def _with_targets(submit: Callable[..., list[Any]], pairs: Pairs, **options: Any) -> Iterator[Any]:
-    """Yield a result for each pair, by teacher forcing; submit: a method of CTranslate2."""
-    for start in range(0, len(pairs), PAIRS_PER_CALL):
-        sources, targets = zip(*pairs[start : start + PAIRS_PER_CALL], strict=True)
-        yield from submit(sources, targets, max_input_length=0, **options)
-
-
 def _has_rules(decoding: DecodingConfig) -> bool:
     """Return whether the search normalises probabilities over allowed tokens only."""
     return bool(decoding.min_length or decoding.no_repeat_ngram)
@@ -93,11 +86,13 @@ class CTranslate2Engine(Engine):
     def _submit(self, sources: Sequence[Source], decoding: DecodingConfig, nbest: int) -> list[Any]:
         # CTranslate2 has one maximum length per batch: take the largest of the sources.
         limit = max(self.max_len(source, decoding) for source in sources)
-        prefixes = [list(source.prefix) for source in sources]
+        first = self.language_first
+        prefixes = [[*source.pieces[:first], *source.prefix] for source in sources]
+        # Translations are ranked again if CTranslate2 has another length penalty.
         rescored = decoding.penalty_form == "wu" or _has_rules(decoding) or any(prefixes)
         several = decoding.beam > 1 and (nbest > 1 or rescored)
         return self._translator.translate_batch(
-            [source.pieces for source in sources],
+            [source.pieces[first:] for source in sources],
             prefixes if any(prefixes) else None,
             asynchronous=True,
             beam_size=decoding.beam,
@@ -109,7 +104,7 @@ class CTranslate2Engine(Engine):
             disable_unk=True,
             max_input_length=0,
             min_decoding_length=min(decoding.min_length, limit - 1),
-            max_decoding_length=limit - 1,
+            max_decoding_length=limit - 1 + first,
         )
 
     def _collect(
@@ -122,8 +117,9 @@ class CTranslate2Engine(Engine):
         rules change their normalisation. In these cases the log-probability is unknown.
         """
         for source, pending in zip(sources, results, strict=True):
-            result = pending.result()
-            longest, limit = max(map(len, result.hypotheses)), self.max_len(source, decoding) - 1
+            result, first = pending.result(), self.language_first
+            longest = max(map(len, result.hypotheses)) - first
+            limit = self.max_len(source, decoding) - 1
             unfinished = longest == limit and decoding.beam > 1 and len(result.hypotheses) == 1
             if longest > limit or unfinished:
                 [repeated] = self._submit([source], decoding, decoding.beam)
@@ -132,7 +128,7 @@ class CTranslate2Engine(Engine):
             scores = result.scores if is_known else ()
             yield [
                 Hypothesis(
-                    pieces,
+                    pieces[first:],
                     None if score is None else score * (len(pieces) + 1) ** decoding.length_penalty,
                 )
                 for pieces, score in zip_longest(result.hypotheses, scores)
@@ -140,24 +136,36 @@ class CTranslate2Engine(Engine):
 
     def _log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
         size = min(SCORING_TOKENS, decoding.batch_tokens or self.batch_tokens)
-        results = _with_targets(
+        results = self._with_targets(
             self._translator.score_batch, pairs, batch_type="tokens", max_batch_size=size
         )
-        return [list(result.log_probs) for result in results]
+        return [list(result.log_probs[self.language_first :]) for result in results]
 
     def attention(self, pairs: Pairs, decoding: DecodingConfig) -> list[NDArray[np.float32]]:
+        first = self.language_first
         # Greedy search with the targets as prefixes: the attention that beam search returns is not
         # always the attention of the returned hypothesis.
-        results = _with_targets(
+        results = self._with_targets(
             self._translator.translate_batch,
             pairs,
             beam_size=1,
             return_attention=True,
             min_decoding_length=0,
-            max_decoding_length=max((len(target) for _, target in pairs), default=1),
+            max_decoding_length=max((len(target) for _, target in pairs), default=1) + first,
             max_batch_size=CPU_BATCH,
         )
         return [
-            np.array(result.attention[0][: len(target)], dtype=np.float32)
-            for result, (_, target) in zip(results, pairs, strict=True)
+            self.with_language(np.array(result.attention[0][first:])[: len(target)], len(source))
+            for result, (source, target) in zip(results, pairs, strict=True)
         ]
+
+    def _with_targets(
+        self, submit: Callable[..., list[Any]], pairs: Pairs, **options: Any
+    ) -> Iterator[Any]:
+        """Yield a result for each pair, by teacher forcing; submit: a method of CTranslate2."""
+        first = self.language_first
+        for start in range(0, len(pairs), PAIRS_PER_CALL):
+            part = pairs[start : start + PAIRS_PER_CALL]
+            sources = [source[first:] for source, _ in part]
+            targets = [[*source[:first], *target] for source, target in part]
+            yield from submit(sources, targets, max_input_length=0, **options)

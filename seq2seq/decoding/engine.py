@@ -60,6 +60,8 @@ class Engine(ABC):
         """max_target_len: number of positions of the model. name: name of the model in errors."""
         self.tokenizer, self.max_target_len, self.name = tokenizer, max_target_len, name
         self.source, self.target = tokenizer.translation_vocabularies
+        self.language_first = int(self.source.language_first)
+        """Number of symbols that translations start with; they are first in the sources."""
 
     def search(
         self,
@@ -127,7 +129,7 @@ class Engine(ABC):
                 scored = [
                     x._replace(log_prob=next(sums)) if x.log_prob is None else x for x in hypotheses
                 ]
-                scored.sort(key=lambda x: -score_of(decoding, x.log_prob, x.pieces))
+                scored.sort(key=lambda x: -self.score(decoding, x.log_prob, x.pieces))
                 hypotheses = self._distinct(scored, nbest)
             ranked.append(hypotheses)
         return ranked
@@ -166,6 +168,22 @@ class Engine(ABC):
         It is averaged over the heads. Targets must not be empty.
         """
 
+    def score(
+        self, decoding: DecodingConfig, log_prob: float | None, pieces: Sequence[str]
+    ) -> float:
+        """Return a known log-probability divided by the length penalty.
+
+        The symbol of a language at the start of translations counts, as in transformers.
+        """
+        assert log_prob is not None
+        return log_prob / length_penalty(decoding, self.language_first + len(pieces) + 1)
+
+    def with_language(self, attention: NDArray[np.float32], length: int) -> NDArray[np.float32]:
+        """Return the attention, (T, S), to a source of `length` pieces with its first symbol."""
+        padded = np.zeros((len(attention), length), dtype=np.float32)
+        padded[:, self.language_first :] = attention[:, : length - self.language_first]
+        return padded
+
     def max_len(self, source: Source, decoding: DecodingConfig) -> int:
         """Return the maximum length of a translation in tokens, including the end symbol."""
         needed = len(source.prefix) + sum(len(term.tokens) for term in source.terms)
@@ -182,12 +200,6 @@ class Engine(ABC):
         for text, hypothesis in zip(texts, ranked, strict=True):
             first.setdefault(text, hypothesis)
         return list(first.values())[:nbest]
-
-
-def score_of(decoding: DecodingConfig, log_prob: float | None, pieces: Sequence[str]) -> float:
-    """Return a known log-probability divided by the length penalty."""
-    assert log_prob is not None
-    return log_prob / length_penalty(decoding, len(pieces) + 1)
 
 
 def length_penalty(decoding: DecodingConfig, length: int) -> float:

@@ -21,7 +21,7 @@ from seq2seq.decoding.alignment import (
     piece_words,
     repeats_itself,
 )
-from seq2seq.decoding.engine import Engine, Hypothesis, Source, score_of
+from seq2seq.decoding.engine import Engine, Hypothesis, Source
 from seq2seq.decoding.terms import Term
 from seq2seq.decoding.translation import END, Candidate, Options, Request, Translation
 from seq2seq.errors import UserError
@@ -336,7 +336,7 @@ class Decoder:
         )
 
     def _score(self, parts: Sequence[Written]) -> float:
-        return sum(score_of(self.decoding, x.log_prob, x.pieces) for x in parts)
+        return sum(self.engine.score(self.decoding, x.log_prob, x.pieces) for x in parts)
 
     def _joined(self, prepared: Prepared, parts: Sequence[Written]) -> Written:
         """Join what the model has written for several segments."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -58,22 +58,28 @@ class EnsembleDecoder:
     def __init__(self, models: Sequence[Transformer], tokenizer: Tokenizer, sources: Ids) -> None:
         """sources: token ids without the end symbol."""
         self.models, self.target, self.device = models, tokenizer.target, models[0].device
-        self._excluded = torch.tensor([self.target.pad_id, self.target.bos_id], device=self.device)
-        rows = [np.array(source, dtype=np.int32) for source in sources]
+        self._excluded = torch.tensor(self.target.never_generated, device=self.device)
+        count = int(tokenizer.source.language_first)
+        rows = [np.array(source[count:], dtype=np.int32) for source in sources]
+        # (B, 1), or (B, 2) with the target language.
+        self._starts = np.array([[self.target.bos_id, *source[:count]] for source in sources])
         packed = pack(add_eos(rows, tokenizer.source))
         adapt_threads(self.device)
         self._states = [model.start(packed) for model in models]
 
     def step(self, tokens: Tensor) -> Tensor:
         adapt_threads(self.device)
+        newest = tokens.reshape(-1, 1)
+        if not self._states[0].length:
+            newest = to_device(self._starts, self.device).repeat_interleave(tokens.shape[1], dim=0)
         log_probs = mean_log_prob(
             [
-                self._log_probs(model.output(model.step(tokens, state)))
+                self._log_probs(model.output(model.decode(newest, state)[:, -1]))
                 for model, state in zip(self.models, self._states, strict=True)
             ]
         )
-        log_probs[..., self.target.unk_id] = -torch.inf
-        return log_probs
+        log_probs[:, self.target.unk_id] = -torch.inf
+        return log_probs.view(*tokens.shape, -1)
 
     def select(self, kept: NDArray[np.int64], beam_ids: NDArray[np.int64]) -> None:
         count, beam = len(self._states[0].source_lens), beam_ids.shape[1]
@@ -95,20 +101,21 @@ class EnsembleDecoder:
         labels = np.full((len(targets), max(map(len, targets)) + 1), self.target.eos_id)
         for row, ids in enumerate(targets):
             labels[row, : len(ids)] = ids
-        inputs = np.insert(labels[:, :-1], 0, self.target.bos_id, axis=1)
+        inputs = np.concatenate([self._starts, labels[:, :-1]], axis=1)
+        first = self._starts.shape[1] - 1  # position of the first label
         tokens, indices = to_device(inputs, self.device), to_device(labels, self.device)
         log_probs = []
         adapt_threads(self.device)
         for model, state in zip(self.models, self._states, strict=True):
             state.alignment_layer = model.alignment_layer
             # Logits are computed in chunks to save memory.
-            hidden = model.decode(tokens, state).flatten(0, 1).split(CHUNK_TOKENS)
+            hidden = model.decode(tokens, state)[:, first:].flatten(0, 1).split(CHUNK_TOKENS)
             chunks = [
                 self._log_probs(model.output(x)).gather(1, ids[:, None])
                 for x, ids in zip(hidden, indices.flatten().split(CHUNK_TOKENS), strict=True)
             ]
             log_probs.append(torch.cat(chunks).view(indices.shape))
-        return mean_log_prob(log_probs), self._states[0].cross_attention
+        return mean_log_prob(log_probs), self._states[0].cross_attention[:, first:]
 
 
 def mean_log_prob(log_probs: Sequence[Tensor]) -> Tensor:
@@ -160,7 +167,7 @@ class TorchEngine(Engine):
                     beam=1 if decoding.sample else decoding.beam,
                     bos_id=self.target.bos_id,
                     eos_id=self.target.eos_id,
-                    penalty=partial(length_penalty, decoding),
+                    penalty=lambda length: length_penalty(decoding, self.language_first + length),
                     patience=decoding.patience,
                     nbest=nbest,
                     rules=self._rules(sentences, decoding, copies),
@@ -208,7 +215,7 @@ class TorchEngine(Engine):
         for indices, _, attention in self._teacher_forcing(pairs, decoding):
             for weights, i in zip(attention.cpu().numpy(), indices, strict=True):
                 source, target = pairs[i]
-                matrices[i] = weights[: len(target), : len(source)]
+                matrices[i] = self.with_language(weights[: len(target)], len(source))
         return matrices
 
     @torch.inference_mode()

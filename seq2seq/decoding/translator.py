@@ -10,7 +10,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from seq2seq.config import Config, DecodingConfig, from_tree, require_effects
+from seq2seq.config import Config, DecodingConfig, Direction, from_tree, require_effects
 from seq2seq.data.tokenizer import Tokenizer, pipeline_of
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
 from seq2seq.decoding.engine import Engine, Hypothesis, Progress
@@ -77,7 +77,8 @@ class Engines:
     @property
     def max_target_len(self) -> int:
         """Maximum number of target tokens, including the end symbol."""
-        return min(config.num_positions for config in self.configs)
+        positions = min(config.num_positions for config in self.configs)
+        return positions - self.tokenizer.source.language_first
 
     def engine_for(self, decoding: DecodingConfig, *, terms: bool = False) -> Engine:
         """Return the engine for decoding with these options, and log the choice once.
@@ -178,7 +179,8 @@ class Translator:
             )
         self.data, self._protect = engines.configs[0].pairs, protect
         self.encoder = cache(self._make_encoder)
-        self.spelling = self.encoder(self.data.targets[0]).pipeline.spelling
+        direction = self.data.directions[0]
+        self.spelling = self.encoder(direction.target, direction.source).pipeline.spelling
 
     def _make_encoder(self, to: str = "", source: str = "") -> Encoder:
         """Return the encoder of texts for a target language and, if given, a source language.
@@ -200,9 +202,15 @@ class Translator:
                 names = ", ".join(filter(None, known)) or "a language without a name"
                 raise UserError(f"{self.engines.name} {verb} {names}, not {language!r}")
         target = to or data.targets[0]
-        sources = [source] if source else [x.source for x in data.directions if x.target == target]
+        directions = [x for x in data.directions if x.fits(target, source)]
+        directions = directions or [Direction(source, target)]  # not trained, but possible
+        if len(directions) > 1 and self.tokenizer.source.language_first:
+            raise UserError(
+                f"{self.engines.name} must be told the source language: name it with --from (in "
+                'Python: source="...")'
+            )
         pipeline = pipeline_of(
-            data, self.tokenizer, sources, target, tag=self.tag, protect=self._protect
+            data, self.tokenizer, directions, tag=self.tag, protect=self._protect
         )
         limit = min(config.max_source_tokens for config in self.engines.configs)
         max_target_len = min(limit, self.engines.max_target_len - 1)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from seq2seq.config import Config
-from seq2seq.data.tokenizer import Tokenizer, language_piece
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, not_a_number, require_extra
 from seq2seq.files import atomic_folder, exclusive, find_damage, read_sums, sha256_of
 from seq2seq.formats.model_directory import CONVERTED_FOLDER, WEIGHTS_FILE, save_description
@@ -172,7 +172,7 @@ def _output_bias(model: Transformer, tokenizer: Tokenizer) -> Tensor:
 
     target, output = tokenizer.target, model.output
     bias = torch.zeros(output.out_features) if output.bias is None else output.bias.detach().cpu()
-    return bias.index_fill(0, torch.tensor([target.pad_id, target.bos_id]), EXCLUDED)
+    return bias.index_fill(0, torch.tensor(target.never_generated), EXCLUDED)
 
 
 def _fill_stack(spec: Any, stack: Stack, positions: int) -> None:
@@ -182,8 +182,9 @@ def _fill_stack(spec: Any, stack: Stack, positions: int) -> None:
     config = stack.config
     if config.positions == "learned":
         spec.position_encodings.encodings = (stack.positions.weight * math.sqrt(config.dim)).float()
-    elif config.positions == "sinusoidal":  # CTranslate2's default has other frequencies
-        spec.position_encodings.encodings = sinusoids(positions, config.dim)
+    elif config.positions != "rotary":  # CTranslate2's default has other frequencies
+        fairseq = config.positions == "fairseq"
+        spec.position_encodings.encodings = sinusoids(positions, config.dim, fairseq=fairseq)
     if config.norm == "pre":
         _fill_norm(spec.layer_norm, stack.norm)
     for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
@@ -299,7 +300,7 @@ def write_argos(
             "to_name": language_name(target),
         }
         name = f"translate-{source}_{target}-1_0"
-        start = language_piece(target) if tokenizer.prefix(target) else None
+        start = tokenizer.languages.get(target)
         with (
             TemporaryDirectory(dir=folder) as draft,
             zipfile.ZipFile(folder / f"{name}.argosmodel", "w", zipfile.ZIP_DEFLATED) as archive,

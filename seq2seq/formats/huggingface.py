@@ -1,6 +1,7 @@
-"""Hugging Face transformers: Marian models are read, Marian and Pegasus models are written.
+"""Export to Hugging Face transformers.
 
-MarianMTModel corresponds to this package's post-norm Transformer, Pegasus to pre-norm.
+MarianMTModel corresponds to this package's post-norm Transformer, Pegasus to pre-norm, M2M100 to
+pre-norm with the positions of fairseq.
 """
 
 from __future__ import annotations
@@ -10,157 +11,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.config import Config
-from seq2seq.data.lines import read_object_file
+from seq2seq.data.mapped_pieces import IDS_FILES, MARIAN_FILES, mapped_files
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import IDS_FILES, MARIAN_FILES, marian_files
-from seq2seq.errors import UserError, require_extra, short
+from seq2seq.errors import UserError, require_extra
+from seq2seq.formats.pretrained import (
+    BIAS,
+    DECODER,
+    DROPOUTS,
+    EMBEDDINGS,
+    ENCODER,
+    HEAD,
+    SHAPE,
+    SHARED,
+    names_there,
+)
 
-if TYPE_CHECKING:  # not at run time: settings are read without torch
+if TYPE_CHECKING:
     from torch import Tensor
 
-    from seq2seq.model.transformer import Network, Transformer
-
-SETTINGS_FILE = "config.json"
-SHAPE = {
-    "d_model": "dim",
-    "encoder_ffn_dim": "ffn_dim",
-    "decoder_ffn_dim": "ffn_dim",
-    "encoder_attention_heads": "num_heads",
-    "decoder_attention_heads": "num_heads",
-    "encoder_layers": "encoder_layers",
-    "decoder_layers": "decoder_layers",
-}
-"""Recipe keys of the model sizes in config.json."""
-DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
-"""Keys with equal names in config.json and in a recipe."""
-DEFAULT_LENGTH = 512
-"""Maximum length in tokens if a model does not specify it."""
-RENAMED = (
-    ("encoder.", "model.encoder."),
-    ("decoder.", "model.decoder."),
-    (".norm.", ".layer_norm."),
-    (".positions.", ".embed_positions."),
-    ("self_attention_norm", "self_attn_layer_norm"),
-    ("cross_attention_norm", "encoder_attn_layer_norm"),
-    ("feed_forward_norm", "final_layer_norm"),
-    ("self_attention", "self_attn"),
-    ("cross_attention", "encoder_attn"),
-    ("feed_forward.up", "fc1"),
-    ("feed_forward.down", "fc2"),
-    (".query.", ".q_proj."),
-    (".output.", ".out_proj."),
-)
-"""Parts of the names of weights in this package and in transformers, in the order of renaming."""
-SHARED = "model.shared.weight"
-ENCODER = "model.encoder.embed_tokens.weight"
-DECODER = "model.decoder.embed_tokens.weight"
-HEAD = "lm_head.weight"
-EMBEDDINGS = {
-    "source_embedding.weight": (ENCODER, SHARED),
-    "target_embedding.weight": (DECODER, SHARED, HEAD),
-    "output.weight": (HEAD, DECODER, SHARED),
-}
-"""Possible names of embeddings and output projection; tied weights are saved once."""
-BIAS = "final_logits_bias"
-
-
-def marian_names(name: str) -> tuple[str, ...]:
-    """Return Hugging Face's names of a weight; several are concatenated in this package."""
-    for part, marian_part in RENAMED:
-        name = name.replace(part, marian_part)
-    if ".key_value." in name:
-        return name.replace("key_value", "k_proj"), name.replace("key_value", "v_proj")
-    return (name,)
-
-
-def is_marian(folder: Path) -> bool:
-    """Return whether a folder holds a Marian model."""
-    path = folder / SETTINGS_FILE
-    return path.is_file() and read_object_file(path).get("model_type") == "marian"
-
-
-def read_marian(folder: Path) -> tuple[dict[str, Any], Tokenizer]:
-    """Return a model's settings, in the form of a recipe, and its tokenizer.
-
-    Raises UserError for a setting that this package's Transformer does not support.
-    """
-    weights, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
-    if pickled.exists() and not weights.exists():
-        raise UserError(
-            f"{pickled} is a pickle file, and loading it could run any code: convert it to "
-            f"{weights.name} with transformers, "
-            "MarianMTModel.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
-    settings = read_object_file(folder / SETTINGS_FILE)
-    # Older models have the search settings in config.json.
-    search = settings | read_object_file(folder / "generation_config.json", optional=True)
-    search = {key: value for key, value in search.items() if value is not None}
-    tokenizer_settings = read_object_file(folder / "tokenizer_config.json", optional=True)
-    tokenizer = Tokenizer.from_files([folder / MARIAN_FILES[0]])
-    lengths = settings.get("max_position_embeddings"), tokenizer_settings.get("model_max_length")
-    source, target = map(tokenizer_settings.get, ("source_lang", "target_lang"))
-    directions = [[source or "", code] for code in tokenizer.languages()]
-    recipe = {
-        "data": {
-            "source": source,
-            "target": target,
-            # Without files: the directions of a model of several languages.
-            "train": [{"languages": pair} for pair in settings.get("directions", directions)],
-            "clean": {"max_len": min(length or DEFAULT_LENGTH for length in lengths) - 1},
-        },
-        "tokenizer": {
-            "vocab_size": tokenizer.source.size,
-            "shared": False,
-            "models": list(MARIAN_FILES),
-        },
-        "model": _model_section(settings, tokenizer, folder / SETTINGS_FILE),
-        "decoding": {
-            "beam": search.get("num_beams", 1),
-            "length_penalty": search.get("length_penalty", 1.0),
-            "penalty_form": "power",
-            "min_length": search.get("min_length", 0),
-            "no_repeat_ngram": search.get("no_repeat_ngram_size", 0),
-        },
-    }
-    return recipe, tokenizer
-
-
-def _model_section(settings: dict[str, Any], tokenizer: Tokenizer, path: Path) -> dict[str, Any]:
-    tied = settings.get("tie_word_embeddings", True)
-    required = {
-        "scale_embedding": True,
-        "normalize_embedding": False,
-        "normalize_before": False,
-        "share_encoder_decoder_embeddings": tied and tokenizer.shared,
-        "decoder_attention_heads": settings["encoder_attention_heads"],
-        "decoder_ffn_dim": settings["encoder_ffn_dim"],
-        "decoder_start_token_id": tokenizer.target.bos_id,
-    }
-    wrong = [key for key, value in required.items() if settings.get(key, value) != value]
-    if wrong:
-        raise UserError(f"{path}: {wrong[0]}={short(settings[wrong[0]])} has no equivalent here")
-    section = {key: settings[name] for name, key in SHAPE.items()}
-    section |= {key: settings[key] for key in DROPOUTS}
-    return section | {
-        "norm": "post",
-        "activation": settings["activation_function"].replace("swish", "silu"),
-        "tied": tied,
-        "output_bias": True,
-    }
-
-
-def from_marian(model: Network, marian: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a Marian model under the names of this package."""
-    import torch
-
-    marian["output.bias"] = marian.get(BIAS, torch.zeros(1, model.output.out_features))[0]
-    weights = {}
-    for name, _ in model.named_parameters():
-        names = [key for key in EMBEDDINGS.get(name, ()) if key in marian][:1] or marian_names(name)
-        if marian.keys() >= {*names}:
-            weights[name] = torch.cat([marian[key] for key in names])
-    return weights
-
+    from seq2seq.model.transformer import Transformer
 
 USAGE = """\
 ```python
@@ -286,7 +155,7 @@ def _weights(model: Transformer, tokenizer: Tokenizer) -> dict[str, Tensor]:
     for name, parameter in parameters.items():
         if name not in EMBEDDINGS:
             scale = math.sqrt(shape.dim) if name.endswith("positions.weight") else 1.0
-            names = marian_names(name)
+            names = names_there(name)
             weights |= zip(names, (parameter * scale).chunk(len(names)), strict=True)
     return weights
 
@@ -295,7 +164,7 @@ def _write_tokenizer(config: Config, tokenizer: Tokenizer, folder: Path) -> None
     from transformers import MarianTokenizer
 
     sources, targets = map(set, zip(*config.pairs.directions, strict=True))
-    for name, content in marian_files(tokenizer.translation_vocabularies).items():
+    for name, content in mapped_files(tokenizer.translation_vocabularies).items():
         (folder / name).write_bytes(content)
     target = tokenizer.target
     unk, eos, pad, bos = target.pieces([target.unk_id, target.eos_id, target.pad_id, target.bos_id])

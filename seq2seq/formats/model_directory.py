@@ -13,7 +13,7 @@ from seq2seq.data.lines import read_object_file
 from seq2seq.data.tokenizer import MODEL_FILES, Tokenizer
 from seq2seq.errors import UserError, short
 from seq2seq.files import SUMS_FILE, find_damage
-from seq2seq.formats.huggingface import DROPOUTS, is_marian, read_marian
+from seq2seq.formats.pretrained import DROPOUTS, is_pretrained, read_pretrained
 
 MODEL_FORMAT = 1
 MODEL_FILE = "model.json"
@@ -49,8 +49,8 @@ def is_exported(folder: Path) -> bool:
 
 
 def is_model(folder: Path) -> bool:
-    """Return whether a folder is a model directory or a Marian model."""
-    return (folder / MODEL_FILE).is_file() or is_marian(folder)
+    """Return whether a folder is a model directory or a model of transformers."""
+    return (folder / MODEL_FILE).is_file() or is_pretrained(folder)
 
 
 def vocabulary_files(folder: Path) -> tuple[str, ...]:
@@ -61,13 +61,13 @@ def vocabulary_files(folder: Path) -> tuple[str, ...]:
 def describe_model(folder: Path) -> tuple[Config, Tokenizer]:
     """Return the recipe and the tokenizer of a model directory.
 
-    Paths of pre-trained vocabularies are replaced by their copies in the directory. The recipe of a
-    Marian model is derived from its settings. Raises UserError if the model was trained with
-    another tokenizer.
+    Paths of pre-trained vocabularies are replaced by their copies in the directory. For a model of
+    transformers, the recipe is derived from its settings. Raises UserError if the model was trained
+    with another tokenizer.
     """
     try:
-        if is_marian(folder):
-            recipe, tokenizer = read_marian(folder)
+        if is_pretrained(folder):
+            recipe, tokenizer = read_pretrained(folder)
         else:
             description = read_object_file(folder / MODEL_FILE)
             if (version := description["format"]) != MODEL_FORMAT:

@@ -7,6 +7,7 @@ written atomically.
 from __future__ import annotations
 
 import dataclasses
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.files import atomic_folder
-from seq2seq.formats.huggingface import from_marian, is_marian
 from seq2seq.formats.model_directory import (
     WEIGHTS_FILE,
     describe_model,
@@ -27,6 +27,7 @@ from seq2seq.formats.model_directory import (
     require_undamaged,
     save_description,
 )
+from seq2seq.formats.pretrained import find_weights, from_pretrained, is_pretrained
 from seq2seq.machine.devices import default_device
 from seq2seq.model.transformer import Network, build_model
 
@@ -58,7 +59,7 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
 
     device: by default the GPU, if there is one.
     """
-    if not is_marian(folder):
+    if not is_pretrained(folder):
         require_undamaged(folder)
     config, tokenizer = describe_model(folder)
     with torch.device("meta"):  # allocates no memory before the shapes are checked
@@ -74,8 +75,10 @@ def load_weights(model: Network, folder: Path) -> None:
     Parameters on the device `meta` are allocated in CPU memory.
     """
     path, parameters = folder / WEIGHTS_FILE, dict(model.named_parameters())
+    pretrained = is_pretrained(folder)
+    paths = find_weights(folder) if pretrained else [path]
     try:
-        weights = safetensors.torch.load_file(path)
+        weights = dict(ChainMap(*map(safetensors.torch.load_file, paths or [path])))
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         if is_exported(folder):
             raise UserError(
@@ -83,8 +86,8 @@ def load_weights(model: Network, folder: Path) -> None:
             ) from None
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is damaged or missing: {reason:.300}") from None
-    if is_marian(folder):
-        weights = from_marian(model, weights)
+    if pretrained:
+        weights = from_pretrained(model, weights)
     expected = {name: tuple(x.shape) for name, x in parameters.items()}
     saved = {name: tuple(x.shape) for name, x in weights.items()}
     for name in [*expected, *saved]:

@@ -15,15 +15,18 @@ Rotation = tuple[Tensor, Tensor]
 """Sines and cosines of the rotation angles of each token (RoPE)."""
 
 
-def sinusoids(length: int, dim: int) -> Tensor:
+def sinusoids(length: int, dim: int, *, fairseq: bool = False) -> Tensor:
     """Return the sinusoidal positional embeddings of Vaswani et al. 2017, section 3.5.
 
     Returns shape (length, D): the sines of the D/2 frequencies 10000^(-2i/D), then the cosines of
-    the same frequencies. (The paper interleaves the two; this is a permutation of it.)
+    the same frequencies. (The paper interleaves the two; this is a permutation of it.) fairseq: the
+    frequencies are 10000^(-i/(D/2 - 1)), and the first position is 2.
     """
     # In float64: float32 angles are too inexact for large positions.
-    exponent = torch.arange(0, dim, 2, dtype=torch.float64) / dim
-    angles = torch.outer(torch.arange(length, dtype=torch.float64), 10000.0**-exponent)
+    indices = torch.arange(dim // 2, dtype=torch.float64)
+    exponent = indices / (dim / 2 - 1) if fairseq else 2 * indices / dim
+    positions = torch.arange(length, dtype=torch.float64) + (2 if fairseq else 0)
+    angles = torch.outer(positions, 10000.0**-exponent)
     return torch.cat([angles.sin(), angles.cos()], dim=-1).float()
 
 
@@ -60,7 +63,8 @@ class Positions(nn.Module):
         # Tensors created in inference mode could not be used in training afterwards.
         with torch.inference_mode(False):
             if end > len(self.table):
-                self.table = sinusoids(max(end, 2 * len(self.table), 256), self.width)
+                length = max(end, 2 * len(self.table), 256)
+                self.table = sinusoids(length, self.width, fairseq=self.kind == "fairseq")
             self.table = self.table.to(device=positions.device, dtype=like.dtype)
         return self.table[positions]
 

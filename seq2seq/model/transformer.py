@@ -125,10 +125,6 @@ class Transformer(Network):
         key_values = [layer.cross_attention.key_value(memory) for layer in layers]  # (B, S, 2D)
         return DecoderState(len(layers), self.device, source_lens=lens, cross_key_values=key_values)
 
-    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed the newest token of every hypothesis, (B, W); return hidden states, (B, W, D)."""
-        return self.decode(tokens.reshape(-1, 1), state).view(*tokens.shape, -1)
-
     def decode(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Feed the newest tokens of each hypothesis, (R, T); return hidden states, (R, T, D)."""
         return self.decoder.step(self.target_embedding, tokens, state)

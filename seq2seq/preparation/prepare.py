@@ -209,7 +209,7 @@ def encode_pairs(
     """
     pattern = compile_patterns(data.protect, "data.protect")
     max_len = data.clean.max_len if training else None
-    prefix = tokenizer.prefix(direction.target, tag)
+    prefix = tokenizer.prefix(direction, tag)
     too_long: list[int] = []
 
     def batches() -> Iterator[Sequence[Sequence[Any]]]:
