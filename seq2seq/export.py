@@ -58,14 +58,17 @@ def export(
         raise UserError(f"exports are for translation models, not for task={config.task}")
     write, usage = FORMATS[to]
     files, direction = list(tokenizer.files), config.pairs.directions[0]
-    symbol = tokenizer.prefix(direction)
+    start, before = tokenizer.symbols(direction)
     text = usage.format(
         folder=output.name,
         source=files[0],
         target=files[-1],
         config=config,
         direction=direction,
-        example=f"{symbol} A sentence." if symbol else "A sentence.",
+        before=f"{before} + " if before else "",
+        prefix=f"target_prefix=[{start}], " if start else "",
+        without="[1:]" if start else "",
+        **huggingface.usage(tokenizer, direction),
     )
     card = model_card(folder, config, tokenizer, model.num_parameters(), text)
     with exclusive(output), atomic_folder(output) as draft:

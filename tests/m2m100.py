@@ -70,7 +70,7 @@ class Family:
         return [pieces(row[: row.index(2)]) for row in rows]
 
 
-class Excluded(transformers.LogitsProcessor):  # type: ignore[misc]
+class Excluded(transformers.LogitsProcessor):  # type: ignore[name-defined]
     """Excludes what this package never generates: padding and the unknown symbol."""
 
     def __init__(self, start: int) -> None:

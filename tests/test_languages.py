@@ -298,7 +298,8 @@ def test_every_direction_is_exported_to_ctranslate2(
         right = translator.translate(english, to=language)
         assert exported.translate(english, to=language) == right
     card = (tmp_path / "exported" / "README.md").read_text()
-    assert "`<2de>` or `<2en>` or `<2fr>`" in card and '"<2de> A sentence."' in card
+    assert "`<2de>` or `<2en>` or `<2fr>`" in card
+    assert "pieces = ['\u2581<2de>'] + source.encode(" in card
 
 
 def test_every_direction_is_exported_to_huggingface(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from m2m100 import FAMILIES, Family, make_family
-from trained import LINES
+import torch
+from m2m100 import FAMILIES, Family, make_family, transformers
+from trained import LINES, PAIRS
 
 from seq2seq.decoding import translator as translator_module
 from seq2seq.decoding.translator import Translator
+from seq2seq.export import export
+from seq2seq.formats.weights import load_model
 
 MAX_LEN = 30
 """Maximum number of tokens of the translations that are compared."""
@@ -36,3 +41,52 @@ def test_translations_have_the_same_tokens(
     ]
     assert len(pairs) > 150 and len({tuple(pieces) for pieces, _ in pairs}) > 100
     assert [own for _, own in pairs] == [theirs for theirs, _ in pairs]
+
+
+def test_log_probabilities_are_the_same(family: Family) -> None:
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(family.folder).eval()
+    tokenizer, (sources, targets) = family.tokenizer(), map(list, zip(*PAIRS[:50], strict=True))
+    batch = tokenizer(sources, text_target=targets, return_tensors="pt", padding=True)
+    batch["labels"] = labels = batch["labels"][:, 2 - family.start :].contiguous()
+    with torch.no_grad():
+        logits = model(**batch).logits
+    logits[..., tokenizer.pad_token_id] = -torch.inf
+    found = logits.log_softmax(-1).gather(-1, labels[:, :, None])[:, :, 0]
+    translator, (source, target) = Translator.load(family.folder, device="cpu"), family.direction
+    scored = translator.translations(
+        sources,
+        references=[[text] for text in targets],
+        to=target,
+        source=source,
+        search=False,
+        tokens=True,
+    )
+    for row, own in zip(found.tolist(), scored, strict=True):
+        right = own.references[0].log_probs
+        first = family.start - 1
+        assert row[first : first + len(right)] == pytest.approx(right, abs=1e-4)
+
+
+def test_a_folder_is_exported_without_a_difference(family: Family, tmp_path: Path) -> None:
+    export(family.folder, tmp_path / "again", to="huggingface")
+    again = Family(family.name, tmp_path / "again")
+    theirs, ours = (
+        transformers.AutoModelForSeq2SeqLM.from_pretrained(x.folder).state_dict()
+        for x in (family, again)
+    )
+    assert theirs.keys() == ours.keys()
+    assert all(torch.equal(tensor, ours[name]) for name, tensor in theirs.items())
+    texts = [*LINES, "Unknown: \u00c4 \u6f22", "a  b", "der Mann"]
+    assert family.tokenizer()(texts).input_ids == again.tokenizer()(texts).input_ids
+    assert again.generate(4, MAX_LEN) == family.generate(4, MAX_LEN)
+    before, after = (load_model(x.folder, "cpu").tokenizer for x in (family, again))
+    assert after.checksum == before.checksum
+
+
+def test_a_folder_is_exported_to_ctranslate2(family: Family, tmp_path: Path) -> None:
+    export(family.folder, tmp_path / "int8", to="ctranslate2", quantization="int8")
+    exported, (source, target) = Translator.load(tmp_path / "int8"), family.direction
+    own = Translator.load(family.folder, device="cpu", precision="int8")
+    assert exported.data.directions == own.data.directions
+    found = exported.translate(LINES, to=target, source=source)
+    assert found == own.translate(LINES, to=target, source=source)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, takewhile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from seq2seq.data.lines import read_object_file
 from seq2seq.data.vocabulary import BOS, EOS, PAD, UNK, SentencePieces
@@ -150,16 +150,19 @@ def mapped_files(vocabularies: Sequence[SentencePieces]) -> dict[str, bytes]:
     return {MARIAN_FILES[0]: source.model, **files, MARIAN_FILES[1]: target.model}
 
 
+def model_proto(model: bytes) -> Any:
+    """Return a SentencePiece model as a protocol buffer message."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    return sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
+
+
 def _sorted(ids: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(ids.items(), key=lambda item: item[1]))
 
 
 def _m2m100_ids(folder: Path) -> tuple[dict[str, int], str, Languages]:
     """Return the id of each piece, sorted by id, the name of the model, and its languages."""
-    name = str(folder / M2M100_FILE)
-    if (folder / LANGUAGES_FILE).exists():
-        languages = Languages(**read_object_file(folder / LANGUAGES_FILE))
-        return _sorted(read_object_file(folder / IDS_FILES[0])), name, languages
     settings = read_object_file(folder / "tokenizer_config.json", optional=True)
     if settings.get("legacy_behaviour"):
         raise UserError(f"{folder}: legacy_behaviour=True has no equivalent here")
@@ -173,16 +176,18 @@ def _m2m100_ids(folder: Path) -> tuple[dict[str, int], str, Languages]:
         ids = read_object_file(folder / IDS_FILES[0])
         small = (folder / "tokenization_small100.py").exists()
         symbols = {code: f"__{code}__" for code in M2M100_LANGUAGES.split()}
-        added = settings.get("added_tokens_decoder", {}).values()
-        names = [token["content"] for token in added if token["content"].startswith("__")]
-        symbols |= {name.strip("_"): name for name in names}
         languages = Languages(symbols, first=not small)
-        ids |= {name: len(ids) + i for i, name in enumerate(symbols.values())}
-    size = read_object_file(folder / "config.json")["vocab_size"]
+        if (folder / LANGUAGES_FILE).exists():
+            languages = Languages(**read_object_file(folder / LANGUAGES_FILE))
+        new = [name for name in languages.symbols.values() if name not in ids]
+        ids |= {name: len(ids) + i for i, name in enumerate(new)}
+    config = read_object_file(folder / "config.json", optional=True)
+    size = config.get("vocab_size", len(ids))
     if size < len(ids):
         raise UserError(
             f"{folder}: config.json has vocab_size={size}, but the tokenizer has {len(ids)} tokens"
         )
     tokens = {i: token for token, i in ids.items()}
     # Rows without a token: NLLB has two, M2M-100 eight.
-    return {tokens.get(i, f"<unused{i}>"): i for i in range(size)}, name, languages
+    names = {tokens.get(i, f"<unused{i}>"): i for i in range(size)}
+    return names, str(folder / M2M100_FILE), languages

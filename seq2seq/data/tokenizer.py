@@ -60,15 +60,24 @@ class Tokenizer:
             x.knows(symbol) for x in self.translation_vocabularies for symbol in PLACEHOLDERS
         )
 
-    def prefix(self, direction: Direction, tag: str | None = None) -> str | None:
-        """Return what comes before a source: symbols of its languages, and a tag.
+    def symbols(self, direction: Direction) -> tuple[list[str], list[str]]:
+        """Return the symbols of languages before a translation, and before a source.
 
-        The symbols are of the target language, and of the source language if the vocabulary has
-        `language_first`. Models with a single target language have none.
+        Models with a single target language have none.
         """
-        languages = [direction.target, *([direction.source] if self.source.language_first else [])]
-        found = (self.languages.get(language, "").lstrip("\u2581") for language in languages)
-        return " ".join(filter(None, [*found, tag])) or None
+        source, target = (
+            [symbol for symbol in [self.languages.get(language)] if symbol]
+            for language in direction
+        )
+        return (target, source) if self.source.language_first else ([], target)
+
+    def prefix(self, direction: Direction, tag: str | None = None) -> str | None:
+        """Return what comes before a source: symbols of languages, and a tag.
+
+        If translations start with a symbol, it is the first; see `Vocabulary.language_first`.
+        """
+        symbols = (symbol.lstrip("\u2581") for part in self.symbols(direction) for symbol in part)
+        return " ".join(filter(None, [*symbols, tag])) or None
 
     @property
     def languages(self) -> Mapping[str, str]:

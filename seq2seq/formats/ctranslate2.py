@@ -233,12 +233,13 @@ import ctranslate2, sentencepiece
 source = sentencepiece.SentencePieceProcessor(model_file="{folder}/{source}")
 target = sentencepiece.SentencePieceProcessor(model_file="{folder}/{target}")
 translator = ctranslate2.Translator("{folder}")
-pieces = source.encode("{example}", out_type=str)
+pieces = {before}source.encode("A sentence.", out_type=str)
 [result] = translator.translate_batch(
-    [pieces], beam_size={config.decoding.beam}, length_penalty={config.decoding.length_penalty},
+    [pieces], {prefix}beam_size={config.decoding.beam}, \
+length_penalty={config.decoding.length_penalty},
     patience={config.decoding.patience},
 )
-print(target.decode(result.hypotheses[0]))
+print(target.decode(result.hypotheses[0]{without}))
 ```
 """
 
@@ -285,6 +286,8 @@ def write_argos(
         require_extra(package, "--to argos")
     if not all(map(all, config.pairs.directions)):
         raise UserError("--to argos needs data.source and data.target, the language codes")
+    if tokenizer.source.language_first:
+        raise UserError("--to argos is not for the M2M-100 family: export --to ctranslate2")
     if tokenizer.source is not tokenizer.target:
         raise UserError(
             "--to argos needs one SentencePiece model for both languages: train with "

@@ -6,12 +6,22 @@ pre-norm with the positions of fairseq.
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.config import Config
-from seq2seq.data.mapped_pieces import IDS_FILES, MARIAN_FILES, mapped_files
+from seq2seq.config import Config, Direction
+from seq2seq.data.mapped_pieces import (
+    IDS_FILES,
+    LANGUAGES_FILE,
+    M2M100_FILE,
+    M2M100_LANGUAGES,
+    MARIAN_FILES,
+    MappedPieces,
+    mapped_files,
+    model_proto,
+)
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, require_extra
 from seq2seq.formats.pretrained import (
@@ -35,15 +45,31 @@ USAGE = """\
 ```python
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("{folder}")
+tokenizer = AutoTokenizer.from_pretrained("{folder}"{src})
 model = AutoModelForSeq2SeqLM.from_pretrained("{folder}")
-ids = model.generate(**tokenizer(["{example}"], return_tensors="pt", padding=True))
+ids = model.generate(**tokenizer(["{example}"], return_tensors="pt", padding=True){forced})
 print(tokenizer.batch_decode(ids, skip_special_tokens=True))
 ```
 
 `Seq2SeqTrainer` fine-tunes the model, with examples from `tokenizer(source, text_target=target)`
 and `DataCollatorForSeq2Seq`.
 """
+
+
+def usage(tokenizer: Tokenizer, direction: Direction) -> dict[str, str]:
+    """Return an example, and the arguments of tokenizer and `generate` that name languages."""
+    if not is_m2m100(tokenizer):
+        words = tokenizer.prefix(direction), "A sentence."
+        return {"example": " ".join(filter(None, words)), "src": "", "forced": ""}
+    start, _ = tokenizer.symbols(direction)
+    source = direction.source if start else direction.target
+    forced = f", forced_bos_token_id=tokenizer.convert_tokens_to_ids({start[0]!r})" if start else ""
+    return {"example": "A sentence.", "src": f", src_lang={source!r}", "forced": forced}
+
+
+def is_m2m100(tokenizer: Tokenizer) -> bool:
+    """Return whether a tokenizer is of the M2M-100 family."""
+    return isinstance(tokenizer.source, MappedPieces) and tokenizer.source.given is not None
 
 
 def write_huggingface(
@@ -61,6 +87,7 @@ def write_huggingface(
     from transformers.utils.logging import disable_progress_bar
 
     kind = "pegasus" if config.model.norm == "pre" else "marian"
+    kind = "m2m_100" if is_m2m100(tokenizer) else kind
     settings = AutoConfig.for_model(kind, **_settings(config, tokenizer))
     exported = AutoModelForSeq2SeqLM.from_config(settings)
     unknown = exported.load_state_dict(_weights(model, tokenizer), strict=False).unexpected_keys
@@ -68,7 +95,8 @@ def write_huggingface(
     exported.generation_config = GenerationConfig(**_search(config, tokenizer))
     disable_progress_bar()
     exported.save_pretrained(folder)
-    _write_tokenizer(config, tokenizer, folder)
+    write_tokenizer = _write_m2m100_tokenizer if is_m2m100(tokenizer) else _write_tokenizer
+    write_tokenizer(config, tokenizer, folder)
 
 
 def _require_supported(config: Config, tokenizer: Tokenizer) -> None:
@@ -80,6 +108,9 @@ def _require_supported(config: Config, tokenizer: Tokenizer) -> None:
         "on Multi30k, docs/sizes.md)": model_config.positions == "rotary",
         "model.activation=swiglu: train with model.activation=relu (no worse on Multi30k, "
         "docs/sizes.md)": model_config.activation == "swiglu",
+        f"model.positions={model_config.positions} with this tokenizer": (
+            (model_config.positions == "fairseq") != is_m2m100(tokenizer)
+        ),
         "model.positions=learned with model.norm=post: train with model.norm=pre (1.5 BLEU better "
         "on Multi30k, docs/sizes.md)": model_config.positions == "learned" and not pre,
         "tokenizer.shared=false with model.norm=pre: train with tokenizer.shared=true": (
@@ -108,7 +139,8 @@ def _settings(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
         "normalize_embedding": False,
         "share_encoder_decoder_embeddings": shape.tied and tokenizer.shared,
         "tie_word_embeddings": shape.tied,
-        "directions": [list(direction) for direction in config.pairs.directions],
+        "directions": [x.languages for x in config.pairs.train if len(x.languages) > 2]
+        or [list(direction) for direction in config.pairs.directions],
         **_symbols(tokenizer),
     }
 
@@ -134,7 +166,7 @@ def _search(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
         "min_length": decoding.min_length,
         "max_length": min(length + 1, config.num_positions),  # with the start symbol
         "no_repeat_ngram_size": decoding.no_repeat_ngram,
-        "bad_words_ids": [[i] for i in sorted({target.pad_id, target.bos_id, target.unk_id})],
+        "bad_words_ids": [[i] for i in [*target.never_generated, target.unk_id]],
         **_symbols(tokenizer),
     }
 
@@ -144,8 +176,9 @@ def _weights(model: Transformer, tokenizer: Tokenizer) -> dict[str, Tensor]:
     import torch
 
     shape, parameters = model.config, dict(model.named_parameters())
+    bias = parameters.pop("output.bias", torch.zeros(tokenizer.target.size))[None]
     weights = {
-        BIAS: parameters.pop("output.bias", torch.zeros(tokenizer.target.size))[None],
+        **({} if is_m2m100(tokenizer) else {BIAS: bias}),
         ENCODER: model.source_embedding.weight,
         DECODER: model.target_embedding.weight,
         HEAD: model.output.weight,
@@ -186,3 +219,46 @@ def _write_tokenizer(config: Config, tokenizer: Tokenizer, folder: Path) -> None
         separate_vocabs=not tokenizer.shared,
     )
     exported.save_pretrained(folder)
+
+
+def _write_m2m100_tokenizer(config: Config, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the tokenizer of NLLB, or of M2M-100 with its fixed list of languages."""
+    from transformers import M2M100Tokenizer, NllbTokenizer
+    from transformers.tokenization_utils_base import generate_merges
+
+    vocabulary = tokenizer.source
+    assert isinstance(vocabulary, MappedPieces) and vocabulary.given
+    model = model_proto(vocabulary.model)
+    symbols, files = list(vocabulary.languages.values()), tokenizer.files
+    (folder / M2M100_FILE).write_bytes(vocabulary.model)
+    source, target = config.pairs.directions[0]
+    settings: dict[str, Any] = {
+        "src_lang": source if vocabulary.language_first else target,
+        "tgt_lang": target,
+        "model_max_length": config.max_source_tokens + 1,
+    }
+    if symbols == list(vocabulary.languages):
+        used = {piece: i for piece, i in vocabulary.ids.items() if not piece.startswith("<unused")}
+        scores = {x.piece: x.score for x in model.pieces if x.piece in used}
+        charsmap = model.normalizer_spec.precompiled_charsmap
+        NllbTokenizer(
+            vocab=used,
+            merges=generate_merges(used, scores),
+            extra_special_tokens=symbols,
+            _spm_precompiled_charsmap=charsmap or None,
+            **settings,
+        ).save_pretrained(folder)
+        return
+    ids = {piece: i for piece, i in vocabulary.ids.items() if i < vocabulary.ids[symbols[0]]}
+    fixed = [f"__{code}__" for code in M2M100_LANGUAGES.split()]
+    others = vocabulary.pieces(range(len(ids), vocabulary.size))
+    if [piece for piece in others if not piece.startswith("<unused")] != fixed:
+        raise UserError(
+            "--to huggingface: M2M100Tokenizer has a fixed list of languages and no pieces after "
+            "them, so a model with other ones cannot be exported: use --to ctranslate2, or NLLB"
+        )
+    path = folder / IDS_FILES[0]
+    path.write_text(json.dumps(ids, ensure_ascii=False))
+    M2M100Tokenizer(str(path), str(folder / M2M100_FILE), **settings).save_pretrained(folder)
+    if not vocabulary.language_first:  # SMaLL-100: its tokenizer is not in transformers
+        (folder / LANGUAGES_FILE).write_bytes(files[LANGUAGES_FILE])

@@ -112,15 +112,15 @@ def read_pretrained(folder: Path) -> tuple[dict[str, Any], Tokenizer]:
     tokenizer = Tokenizer.from_files([folder / files[0]])
     lengths = settings.get("max_position_embeddings"), tokenizer_settings.get("model_max_length")
     source, target = map(tokenizer_settings.get, ("source_lang", "target_lang"))
-    directions = settings.get("directions") or [[source or "", x] for x in tokenizer.languages]
-    if tokenizer.source.language_first or family == "m2m_100":
-        directions = settings.get("directions") or [list(tokenizer.languages)]
+    directions = [[source or "", target] for target in tokenizer.languages]
+    if family == "m2m_100":
+        directions = [list(tokenizer.languages)]
     recipe = {
         "data": {
             "source": source,
             "target": target,
             # Without files: the directions of a model of several languages.
-            "train": [{"languages": languages} for languages in directions],
+            "train": [{"languages": x} for x in settings.get("directions", directions)],
             "clean": {"max_len": min(length or DEFAULT_LENGTH for length in lengths) - 1},
         },
         "tokenizer": {
