@@ -40,6 +40,9 @@ class TokenizerConfig:
     models: tuple[str, ...] = ()
     """Pre-trained SentencePiece models: one shared, or source and target. `vocab_size` and `sample`
     are then ignored."""
+    new_pieces: CountOrZero = 0
+    """Maximum number of pieces that are added to pre-trained `models` for each language of the data
+    that they lack, beside its symbol."""
     bpe_dropout: Probability = 0.0
     """Probability of skipping a BPE merge in training (BPE-dropout, Provilkov et al. 2020)."""
 
@@ -136,6 +139,9 @@ class TrainingConfig:
     """Precision of matrix multiplications in training. auto: bf16 if it is measured to be faster
     than fp32; else, on a GPU, fp16 if it is faster; else fp32. fp16 uses loss scaling. On a CUDA
     GPU, the remaining fp32 multiplications use TF32 unless `fp32` is set."""
+    freeze_embeddings: bool = False
+    """Whether embeddings (and a tied output projection) stay as they are in `init_from`. This saves
+    the memory of their gradients and optimiser state."""
     gradient_checkpointing: bool = field(default=False, metadata=CHANGEABLE)
     """Store only the input of each layer and recompute its activations: less memory, more time."""
     validate_every: Count | None = field(default=None, metadata=CHANGEABLE)

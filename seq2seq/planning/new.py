@@ -9,6 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+import torch
+
 from seq2seq.config import (
     TASKS,
     Config,
@@ -26,10 +29,13 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.systems import split_of_run
 from seq2seq.files import write_file
 from seq2seq.formats.model_directory import describe_model, find_model, vocabulary_files
+from seq2seq.formats.pretrained import is_pretrained
 from seq2seq.planning.plan import COMMENTS, UNITS, Request, rounded, run_trial, sized_recipe
 from seq2seq.preparation.corpora import open_corpus
+from seq2seq.preparation.prepare import new_languages
 from seq2seq.preparation.text import read_texts, text_files
 from seq2seq.terminal import duration
+from seq2seq.text.language import listed
 from seq2seq.training.records import corpus_files, current_path
 from seq2seq.training.schedule import learning_rate
 
@@ -45,6 +51,8 @@ LR_FRACTION_NEW_ONLY = 1 / 16
 EPOCHS = 30
 """Maximum number of repetitions of the new data."""
 MIN_UPDATES = 100
+NEW_PIECES = 4_000, 1_000
+"""`tokenizer.new_pieces` for a new language with many and with few pairs."""
 TEMPERATURE = 5.0
 """`data.temperature` of several directions (Arivazhagan et al. 2019)."""
 MIN_HELD_OUT, MAX_HELD_OUT = 20, 500
@@ -74,14 +82,18 @@ def new_recipe(
     check_name(name)
     if path.exists():
         raise UserError(f"{path} exists: choose another name or remove it")
-    if pairs and (run or source or target or task != "translation" or any(files.values())):
+    if pairs and (source or target or task != "translation" or any(files.values())):
         raise UserError(
-            "--pairs names languages and corpora: give only --minutes with it (--from needs "
-            "--train, and --source and --target of a model of several directions)"
+            "--pairs names languages and corpora: give only --minutes and --from with it"
         )
     if run:
-        initial, (source, target) = initial_model(run, source, target)
+        initial, tokenizer = initial_model(run)
         task = initial.task
+        if not pairs:
+            source, target = fine_tuned_direction(run, initial, source, target)
+        elif not tokenizer.languages:  # a model of one direction
+            for direction in pairs:
+                fine_tuned_direction(run, initial, *direction[:2])
     if not (pairs or files["train"]):
         raise UserError("give the training data with --train, or with --pairs en-de:PREFIX ...")
     data = data_of_pairs(pairs) if pairs else data_of_files(task, files, source, target)
@@ -99,7 +111,10 @@ def new_recipe(
     num_languages = len(section.languages) if isinstance(section, PairsConfig) else 0
     request = Request(name, task, data, minutes, count, smallest, num_languages)
     if run:
-        text = fine_tuning(request, run, initial)
+        assert isinstance(section, PairsConfig)
+        is_extended = bool(pairs and new_languages(section, tokenizer))
+        new_pieces = NEW_PIECES[count < FEW_PAIRS] if is_extended else 0
+        text = fine_tuning(request, run, initial, new_pieces)
     else:
         if task == "translation" and count < FEW_PAIRS:
             logger.warning(
@@ -180,32 +195,37 @@ def count_examples(data: DataConfig, option: str) -> list[int]:
     return [sum(map(len, read_texts(text_files(corpus.path or "", option))))]
 
 
-def initial_model(run: Path, source: str, target: str) -> tuple[Config, Direction]:
-    """Return the recipe of the initial model, and the direction in which it is fine-tuned.
-
-    source, target: the languages required by the user, or empty. Raises UserError if the model or
-    the languages are unsuitable.
-    """
-    config, _ = describe_model(find_model(run))
+def initial_model(run: Path) -> tuple[Config, Tokenizer]:
+    """Return recipe and tokenizer of the initial model. Raises UserError if it is unsuitable."""
+    config, tokenizer = describe_model(find_model(run))
     if not config.translates:
         raise UserError(f"--from: {run} does not translate: its task is {config.task}")
-    config = with_paths(config, partial(current_path, run=run))
+    return with_paths(config, partial(current_path, run=run)), tokenizer
+
+
+def fine_tuned_direction(run: Path, config: Config, source: str, target: str) -> Direction:
+    """Return the direction in which a model is fine-tuned.
+
+    source, target: the languages required by the user, or empty. Raises UserError if the model does
+    not have them.
+    """
     directions = config.pairs.directions
     fitting = [direction for direction in directions if direction.fits(target, source)]
-    names = ", ".join(f"{a} to {b}" for a, b in directions)
+    names = listed(f"{a} to {b}" for a, b in directions)
     if not fitting:
         raise UserError(f"--from: {run} is for {names}, not for these languages")
     if len(fitting) > 1:
         raise UserError(f"--from: {run} is for {names}: choose with --source and --target")
-    return config, fitting[0]
+    return fitting[0]
 
 
-def fine_tuning(request: Request, run: Path, config: Config) -> str:
+def fine_tuning(request: Request, run: Path, config: Config, new_pieces: int) -> str:
     """Return a recipe for fine-tuning; log the expected cost.
 
-    config: recipe of the initial model, in `run`.
+    config: recipe of the initial model, in `run`. new_pieces: 0 without a new language.
     """
     minutes, initial = request.minutes, config.training
+    pretrained = is_pretrained(find_model(run))
     held_out = max(MIN_HELD_OUT, min(MAX_HELD_OUT, request.num_examples // 5))
     sizes = {f"{split}_size": held_out for split in ("dev", "test") if split not in request.data}
     num_new = request.num_examples - sum(sizes.values())
@@ -214,30 +234,34 @@ def fine_tuning(request: Request, run: Path, config: Config) -> str:
         data["protect"] = list(config.pairs.protect)
     if rates := {name: rate for name, rate in asdict(config.pairs.augment).items() if rate}:
         data["augment"] = rates
-    if old := _old_data(run, config, num_new):
+    if old := {} if pretrained else _old_data(run, config, num_new):
         data |= {"train": [*data["train"], *old["train"]], "exclude": old["exclude"]}
+    models, saving = vocabulary_files(find_model(run)), _memory_saving(config, bool(new_pieces))
     trial = run_trial(
         replace(
             config,
             name=request.name,
             data=from_tree(PairsConfig(), data, "the new recipe", "data"),
-            tokenizer=replace(config.tokenizer, models=vocabulary_files(find_model(run))),
+            tokenizer=replace(config.tokenizer, models=models, new_pieces=new_pieces),
+            training=replace(config.training, **saving),
         )
     )
     size = min(initial.batch_tokens, 4096)
     tokens = min(EPOCHS * trial.tokens_per_epoch, trial.tokens_per_minute * minutes)
     updates = max(MIN_UPDATES, rounded(tokens / size))
     epochs = min(EPOCHS, updates * size / trial.tokens_per_epoch)
-    fraction = LR_FRACTION if old else LR_FRACTION_NEW_ONLY
+    fraction = LR_FRACTION if old or pretrained else LR_FRACTION_NEW_ONLY
     peak = learning_rate(initial, config.model.dim, initial.warmup_steps)
     recipe = {
         "data": data,
+        **({"tokenizer": {"new_pieces": new_pieces}} if new_pieces else {}),
         "training": {
             "init_from": str(run),
             "max_steps": updates,
             "max_minutes": minutes,
             "batch_tokens": size,
             "micro_batch_tokens": min(initial.micro_batch_tokens, 8192),
+            **saving,
             "optimizer": initial.optimizer,
             "schedule": "cosine",
             "lr": float(f"{fraction * peak:.3g}"),
@@ -266,6 +290,27 @@ def fine_tuning(request: Request, run: Path, config: Config) -> str:
 # Measurements: docs/fine-tune.md. Model and tokenizer: as in the initial model.
 """
     return title + commented_yaml(recipe, COMMENTS | comments)
+
+
+def _memory_saving(config: Config, has_new_pieces: bool) -> dict[str, Any]:
+    """Return the keys of `training` with which a large model fits into the memory."""
+    shape, vocabulary = config.model, config.tokenizer.vocab_size
+    layers = shape.encoder_layers + 2 * shape.decoder_layers
+    matrices = shape.dim * (
+        4 * shape.dim * layers + 2 * shape.ffn_dim * (shape.encoder_layers + shape.decoder_layers)
+    )
+    # Weights, gradients and Adam's two averages, and a fifth for everything else.
+    needed = 1.2 * 16 * (matrices + vocabulary * shape.dim)
+    memory = psutil.virtual_memory().total
+    if torch.cuda.is_available():
+        memory = torch.cuda.get_device_properties(0).total_memory
+    if needed < memory:
+        return {}
+    return {
+        "micro_batch_tokens": 1024,
+        "gradient_checkpointing": True,
+        **({} if has_new_pieces else {"freeze_embeddings": True}),
+    }
 
 
 def _old_data(run: Path, config: Config, num_new: int) -> dict[str, list[Any]]:

@@ -183,6 +183,13 @@ class Selection:
                 yield from self.pairs(indices)
             yield from self.pairs(indices[hashes[indices] < np.uint64(2**64 * fraction)])
 
+    def texts(self, language: str) -> Iterator[str]:
+        """Yield the kept sentences in a language."""
+        for corpus in self._ranges:
+            for side, name in enumerate(corpus.direction):
+                if name == language:
+                    yield from (pair[side] for pair in self.pairs(self.kept_of(corpus)))
+
     def drop_duplicates(self) -> None:
         """Drop kept pairs that equal an earlier pair of the same direction."""
         kept, hashes = self.kept, self._column("pair_hash")

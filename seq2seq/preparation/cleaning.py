@@ -9,7 +9,7 @@ import xxhash
 
 from seq2seq.config import CleaningConfig, Direction
 from seq2seq.errors import UserError
-from seq2seq.text.language import is_foreign, language_identifier
+from seq2seq.text.language import base_code, is_foreign, language_identifier
 
 RULES = {
     "blank": "one side is blank",
@@ -55,7 +55,7 @@ def pair_hashes(source: str, target: str) -> tuple[int, int]:
 def require_languages(*languages: str) -> None:
     """Raise UserError unless py3langid supports the languages."""
     for language in languages:
-        if language not in (known := language_identifier().labels):
+        if base_code(language) not in (known := language_identifier().labels):
             raise UserError(
                 f"data.clean.languages=true: py3langid does not support {language!r}, only "
                 f"{', '.join(sorted(known))}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from seq2seq.config import Config, Direction, LabelledConfig, PairsConfig, TextConfig
+from seq2seq.data.extension import extended, lacking_pieces
 from seq2seq.data.store import PreparedData, write_store
 from seq2seq.data.tokenizer import Tokenizer, language_piece
 from seq2seq.data.vocabulary import Labels, SentencePieces, train_vocabulary
@@ -28,6 +30,7 @@ from seq2seq.preparation.corpora import Corpus, TextPair, open_corpora
 from seq2seq.preparation.folder import WORK, finish_stage, load_or_prepare
 from seq2seq.preparation.text import prepare_text
 from seq2seq.terminal import ProgressBar
+from seq2seq.text.language import unknown_language
 from seq2seq.text.pipeline import training_pair
 from seq2seq.text.protect import PLACEHOLDERS, compile_patterns
 
@@ -53,10 +56,16 @@ def prepare(config: Config) -> PreparedData:
     return load_or_prepare(config, files, pretrained, write)
 
 
-def _symbols(data: PairsConfig) -> list[str]:
-    """Return the pieces of tags, and of target languages if there are several."""
-    languages = map(language_piece, data.targets if len(data.targets) > 1 else ())
-    return [*sorted({corpus.tag for corpus in data.corpora if corpus.tag}), *languages]
+def _tags(data: PairsConfig) -> list[str]:
+    return sorted({corpus.tag for corpus in data.corpora if corpus.tag})
+
+
+def new_languages(data: PairsConfig, tokenizer: Tokenizer) -> list[str]:
+    """Return the languages that need a symbol and have none in a pre-trained tokenizer."""
+    needed = data.languages if tokenizer.source.language_first else data.targets
+    if not tokenizer.languages and len(data.targets) == 1:
+        return []
+    return [language for language in needed if language not in tokenizer.languages]
 
 
 def _pretrained(config: Config) -> Tokenizer | None:
@@ -70,12 +79,20 @@ def _pretrained(config: Config) -> Tokenizer | None:
     for model, vocabulary in zip(models, tokenizer.translation_vocabularies, strict=False):
         if config.tokenizer.bpe_dropout and not vocabulary.has_merges():
             raise UserError(f"{model} is not a BPE model: set tokenizer.bpe_dropout=0")
-    for symbol in _symbols(config.pairs):
-        if not tokenizer.source.knows(symbol):
+    for tag in _tags(config.pairs):
+        if not tokenizer.source.knows(tag):
             raise UserError(
-                f"data.train: {symbol!r} is not a symbol of {models[0]}: train that model with it "
+                f"data.train: {tag!r} is not a symbol of {models[0]}: train that model with it "
                 "in user_defined_symbols"
             )
+    known = tokenizer.languages
+    if (missing := new_languages(config.pairs, tokenizer)) and not (
+        known and config.tokenizer.new_pieces
+    ):
+        raise UserError(
+            f"data.train: {models[0]} has the languages {unknown_language(missing[0], known)}"
+            + ("; tokenizer.new_pieces=1000 adds it" if known else "")
+        )
     if config.pairs.protect and not tokenizer.has_placeholders:
         raise UserError(
             f"data.protect needs reserved symbols, which {models[0]} lacks: leave data.protect "
@@ -145,13 +162,21 @@ def _make_tokenizer(
     def trained(*sides: int) -> SentencePieces:
         sample = selection.sample(options.sample, config.pairs)
         pairs = (training_pair(*pair, pattern, None) for pair in sample)
-        symbols = [*(_symbols(config.pairs) if 0 in sides else [])]
-        symbols += PLACEHOLDERS if pattern else []
+        targets = config.pairs.targets
+        symbols = [*_tags(config.pairs), *map(language_piece, targets if len(targets) > 1 else ())]
+        symbols = [*(symbols if 0 in sides else []), *(PLACEHOLDERS if pattern else [])]
         return train_vocabulary((pair[side] for pair in pairs for side in sides), options, symbols)
 
     if labels:
         return Tokenizer(pretrained.source if pretrained else trained(0), labels)
     if pretrained:
+        for language in new_languages(config.pairs, pretrained):
+            trained_on = train_vocabulary(
+                selection.texts(language), replace(options, vocab_size=options.new_pieces + 260), []
+            )
+            pieces = lacking_pieces(pretrained.translation_vocabularies[1], trained_on)
+            logger.info("  %d new pieces for %s", len(pieces), language)
+            pretrained = extended(pretrained, [language], pieces)
         return pretrained
     if not options.shared:
         return Tokenizer(trained(0), trained(1))

@@ -24,7 +24,7 @@ from seq2seq.documents.formats import read_document
 from seq2seq.errors import UserError
 from seq2seq.serve import limits
 from seq2seq.serve.collector import Collector
-from seq2seq.text.language import language_identifier, language_name
+from seq2seq.text.language import base_code, language_identifier, language_name
 
 DETECTED = 1_000
 """Number of characters from which a language is detected."""
@@ -97,8 +97,9 @@ class Models:
         """Return the probable language of a text, of those that can be translated to a target."""
         scores = dict(language_identifier().rank(text[:DETECTED]))
         sources = [code for code in self.sources if target in self.targets(code)] or self.sources
-        code = max(sources, key=lambda code: scores.get(code, 0.0))
-        return [{"confidence": round(100 * float(scores.get(code, 0.0)), 1), "language": code}]
+        scores = {code: float(scores.get(base_code(code), 0.0)) for code in sources}
+        code = max(sources, key=lambda code: scores[code])
+        return [{"confidence": round(100 * scores[code], 1), "language": code}]
 
     async def translate(
         self, texts: Sequence[str], pair: Pair, options: Options, prefix: str = "", beam: int = 0

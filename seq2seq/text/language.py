@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+from textwrap import shorten
 from typing import Any
+
+from babel import Locale, UnknownLocaleError
+from babel.core import get_global
 
 from seq2seq.text.protect import ProtectedText
 
@@ -41,12 +45,30 @@ def words(text: str) -> list[str]:
 
 def language_name(code: str) -> str:
     """Return the English name of a language code, or the code itself if it is unknown."""
-    from babel import Locale, UnknownLocaleError
-
     try:
         return Locale.parse(code.replace("-", "_")).english_name or code
     except (UnknownLocaleError, ValueError):
         return code
+
+
+def base_code(language: str) -> str:
+    """Return the ISO 639-1 code of a language, or its own without script and region."""
+    code = re.split("[-_]", language.lower())[0]
+    return str(get_global("language_aliases").get(code, code))
+
+
+def listed(languages: Iterable[str]) -> str:
+    """Return the names of languages for a message; not all if they are many."""
+    text = ", ".join(filter(None, languages)) or "a language without a name"
+    return shorten(text, 100, placeholder=" ...")
+
+
+def unknown_language(language: str, known: Iterable[str]) -> str:
+    """Return the languages of a model and the one that it lacks, for a message."""
+    known = list(known)
+    nearest = [name for name in known if base_code(name) == base_code(language)]
+    hint = f" (nearest: {listed(nearest)})" if nearest else ""
+    return f"{listed(known)}, not {language!r}{hint}"
 
 
 @cache
@@ -60,7 +82,7 @@ def language_identifier() -> Any:
 def is_foreign(text: str, language: str) -> bool:
     """Return whether py3langid confidently assigns a text to another language."""
     identified, probability = language_identifier().classify(text)
-    return identified != language and probability >= MIN_CONFIDENCE
+    return identified != base_code(language) and probability >= MIN_CONFIDENCE
 
 
 def identify(text: str, languages: Sequence[str]) -> str:
@@ -68,7 +90,7 @@ def identify(text: str, languages: Sequence[str]) -> str:
     if len(languages) == 1:
         return languages[0]
     scores = dict(language_identifier().rank(text[:IDENTIFIED]))
-    return max(languages, key=lambda code: scores.get(re.split("[-_]", code.lower())[0], 0.0))
+    return max(languages, key=lambda code: scores.get(base_code(code), 0.0))
 
 
 @dataclass(frozen=True)
@@ -127,7 +149,7 @@ def sentences(text: str, language: str) -> list[tuple[str, str]]:
     # sentencex panics at a capital, a no-break space and a full stop.
     plain = _WHITE_SPACE.sub(" ", text)
     result, end = [], 0
-    for sentence in filter(None, map(str.strip, sentencex.segment(language, plain))):
+    for sentence in filter(None, map(str.strip, sentencex.segment(base_code(language), plain))):
         start = plain.index(sentence, end)
         space, end = text[end:start], start + len(sentence)
         result.append((space, text[start:end]))

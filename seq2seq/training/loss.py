@@ -35,9 +35,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         # Sums are in fp32 or higher.
         mean_weight = weight.mean(dim=0, dtype=torch.promote_types(dtype, torch.float32))
         loss_sum, nll_sum = mean_weight.new_zeros(()), mean_weight.new_zeros(())
-        if needs_gradients := any(ctx.needs_input_grad):
+        needs_gradients, needs_weight = any(ctx.needs_input_grad), ctx.needs_input_grad[1]
+        if needs_gradients:
             grad_hidden = torch.zeros_like(hidden, dtype=mean_weight.dtype)
-            grad_weight = torch.zeros_like(weight)
+            grad_weight = torch.zeros_like(weight) if needs_weight else weight.new_zeros(())
         # In fp16, `grad_scale` keeps small gradients from underflow. `state_scale` keeps the matrix
         # that is added to `grad_weight`, a sum over the tokens of a chunk, from overflow.
         is_fp16 = dtype == torch.float16
@@ -71,14 +72,16 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                     grad_logits = grad_logits.mul_(grad_scale).to(dtype)
                     chunk_states = chunk_states * state_scale
                 grad_hidden[chunk].add_(grad_logits @ matrix, alpha=1 / grad_scale)
-                grad_weight.add_(
-                    grad_logits.t() @ chunk_states, alpha=1 / (grad_scale * state_scale)
-                )
+                if needs_weight:
+                    grad_weight.add_(
+                        grad_logits.t() @ chunk_states, alpha=1 / (grad_scale * state_scale)
+                    )
         if needs_gradients:
             # Smoothing of the targets, without a pass over (N, V).
             grad_hidden[:num_targets] -= smoothing * mean_weight
-            state_sum = hidden[:num_targets].sum(dim=0, dtype=mean_weight.dtype)
-            grad_weight -= smoothing / len(weight) * state_sum
+            if needs_weight:
+                state_sum = hidden[:num_targets].sum(dim=0, dtype=mean_weight.dtype)
+                grad_weight -= smoothing / len(weight) * state_sum
             ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.mark_non_differentiable(nll_sum)
         return loss_sum, nll_sum
@@ -87,7 +90,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grad_loss, grad_weight * grad_loss, *[None] * 5
+        grads = grad_hidden, grad_weight if ctx.needs_input_grad[1] else None
+        return *(x if x is None else x * grad_loss for x in grads), *[None] * 5
 
 
 def _softmax(logits: Tensor, target: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -116,9 +116,9 @@ def build_optimizers(
 
     Weight decay (Loshchilov and Hutter 2019) applies to matrices and embeddings only.
     """
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if config.optimizer == "adam":
-        return [_adam(model.parameters(), config)]
-    named = dict(model.named_parameters())
+        return [_adam(named.values(), config)]
     matrices = {name: p for name, p in named.items() if p.dim() == 2 and ".layers." in name}
     concatenated = num_matrices(model)
     muon = Muon(

@@ -24,7 +24,7 @@ from seq2seq.formats.weights import load_weights, require_undamaged
 from seq2seq.machine.devices import describe_device, keep_freed_memory
 from seq2seq.machine.precision import DTYPES, Precision, resolve_precision
 from seq2seq.machine.threads import usable_cores
-from seq2seq.model.transformer import Network, build_model
+from seq2seq.model.transformer import Network, Transformer, build_model
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.training.log import summary
@@ -161,7 +161,10 @@ def _build_model(config: Config, run: Path, data: PreparedData) -> Network:
                     f"{init} has the labels {initial.decode()}, but the training data have "
                     f"{labels.decode()}: training.init_from needs the same labels"
                 )
-        load_weights(model, init)
+        load_weights(model, init, data.tokenizer if config.translates else None)
+    if config.training.freeze_embeddings and isinstance(model, Transformer):
+        model.source_embedding.requires_grad_(False)
+        model.target_embedding.requires_grad_(False)
     model.set_gradient_checkpointing(config.training.gradient_checkpointing)
     return model
 

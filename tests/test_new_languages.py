@@ -1,0 +1,120 @@
+"""Pre-trained models get a new language, lose pieces that are not needed, and go back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from m2m100 import Family, make_family
+from trained import LINES, PAIRS
+
+from seq2seq.config import Direction
+from seq2seq.decoding.translator import Translator
+from seq2seq.errors import UserError
+from seq2seq.evaluation.evaluators import validator
+from seq2seq.export import export
+from seq2seq.formats.model_directory import load_config
+from seq2seq.formats.weights import load_model
+from seq2seq.planning.new import new_recipe
+from seq2seq.training.run import train
+
+NEW = [(source, target[::-1].replace("e", "\u0436")) for source, target in PAIRS]
+"""Pairs of a new language, whose words and letter the old vocabulary lacks."""
+
+
+@pytest.fixture(scope="module")
+def nllb(tmp_path_factory: pytest.TempPathFactory) -> Family:
+    return make_family("nllb", tmp_path_factory.mktemp("new") / "nllb")
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, texts in zip(("eng_Latn", "xyz_Cyrl"), zip(*NEW, strict=True), strict=True):
+        Path(f"new.{name}").write_text("".join(f"{text}\n" for text in texts))
+    return tmp_path / "new"
+
+
+def tuned_recipe(nllb: Family, corpus: Path) -> Path:
+    options: dict[str, Any] = {"task": "translation", "source": "", "target": "", "minutes": 0.05}
+    files: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
+    pairs = [("eng_Latn", "xyz_Cyrl", str(corpus))]
+    return new_recipe("tuned", files, pairs=pairs, run=nllb.folder, **options)
+
+
+def test_a_new_language_is_added_and_trained(nllb: Family, corpus: Path) -> None:
+    schedule = "training.schedule=inverse_sqrt"
+    config = load_config(tuned_recipe(nllb, corpus), [schedule, "training.max_steps=3"])
+    assert config.tokenizer.new_pieces == 1000 and config.pairs.dev_size == 80
+    run = Path("runs/tuned")
+    train(config, run, validator)
+    old, new = load_model(nllb.folder, "cpu"), load_model(run / "last", "cpu")
+    before, after = (x.tokenizer.translation_vocabularies[0] for x in (old, new))
+    added = after.pieces(range(before.size, after.size))
+    assert after.pieces(range(before.size)) == before.pieces(range(before.size))
+    assert added[0] == "xyz_Cyrl" and "\u0436" in added and len(added) > 20
+    texts = [target for _, target in NEW]
+    assert before.unk_id in before.encode(texts)[0] or before.unk_id in before.encode(texts)[1]
+    assert not any(after.unk_id in row for row in after.encode(texts))
+    assert sum(map(len, after.encode(texts))) < sum(map(len, before.encode(texts)))
+    direction = Direction("eng_Latn", "xyz_Cyrl")
+    assert new.tokenizer.prefix(direction) == "xyz_Cyrl eng_Latn"
+
+    prepared = {*Path("data/store").glob("*/manifest.json")}
+    config = load_config("recipes/tuned.yaml", [schedule, "training.max_steps=5"], run)
+    assert train(config, run, validator).step == 5  # resumed, with the same prepared data
+    assert {*Path("data/store").glob("*/manifest.json")} == prepared
+
+    export(run, Path("there"), to="huggingface")
+    family = Family("nllb", Path("there"))
+    tokenizer = family.tokenizer()
+    tokenizer.tgt_lang = "xyz_Cyrl"
+    own, _ = load_model(run / "best", "cpu").tokenizer.translation_vocabularies
+    targets = tokenizer(text_target=texts).input_ids
+    [symbol] = own.piece_ids([["xyz_Cyrl"]])[0]
+    assert targets == [[symbol, *row, 2] for row in own.encode(texts)]
+
+
+def test_new_rows_are_means_of_the_old_ones(nllb: Family, corpus: Path) -> None:
+    config = load_config(tuned_recipe(nllb, corpus), ["training.max_steps=1", "training.lr=1e-12"])
+    train(config, Path("runs/tuned"), validator)
+    old, new = load_model(nllb.folder, "cpu"), load_model(Path("runs/tuned/last"), "cpu")
+    rows, table = (dict(x.model.named_parameters())["target_embedding.weight"] for x in (old, new))
+    torch.testing.assert_close(table[: len(rows)], rows)
+    before, after = (x.tokenizer.translation_vocabularies[0] for x in (old, new))
+    symbols = [before.piece_ids([[name]])[0][0] for name in before.languages.values()]
+    torch.testing.assert_close(table[len(rows)], rows[symbols].mean(dim=0))
+    for i, piece in enumerate(after.pieces(range(len(rows) + 1, after.size)), len(rows) + 1):
+        if piece.startswith("\u2581"):
+            spelled = [x for x in before.encode([piece[1:]])[0] if x != before.unk_id]
+            torch.testing.assert_close(table[i], rows[spelled].mean(dim=0))
+
+
+def test_frozen_embeddings_stay(nllb: Family, corpus: Path) -> None:
+    Path("new.deu_Latn").write_text(Path("new.xyz_Cyrl").read_text())
+    recipe = f"""{{
+data: {{train: {{path: {corpus}, languages: [eng_Latn, deu_Latn]}}, dev_size: 9}},
+training: {{init_from: {nllb.folder}, freeze_embeddings: true, max_steps: 2, optimizer: muon}}}}"""
+    Path("frozen.yaml").write_text(recipe)
+    train(load_config("frozen.yaml"), Path("runs/frozen"), validator)
+    old, new = (
+        dict(load_model(folder, "cpu").model.named_parameters())
+        for folder in (nllb.folder, Path("runs/frozen/last"))
+    )
+    same = [name for name, x in old.items() if torch.equal(x, new[name])]
+    assert same == ["target_embedding.weight"]
+
+
+def test_a_language_that_is_not_added_is_named(nllb: Family, corpus: Path) -> None:
+    recipe = f"""{{
+data: {{train: {{path: {corpus}, languages: [eng_Latn, xyz_Cyrl]}}, dev_size: 9}},
+training: {{init_from: {nllb.folder}}}}}"""
+    Path("wrong.yaml").write_text(recipe)
+    with pytest.raises(UserError, match=r"not 'xyz_Cyrl'; tokenizer.new_pieces=1000 adds it"):
+        train(load_config("wrong.yaml"), Path("runs/wrong"), validator)
+    with pytest.raises(UserError, match=r"not 'de' \(nearest: deu_Latn\)"):
+        Translator.load(nllb.folder).translate(LINES[:1], source="eng_Latn", to="de")
+    with pytest.raises(UserError, match="must be told the source language"):
+        Translator.load(nllb.folder).translate(LINES[:1], to="deu_Latn")
