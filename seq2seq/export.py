@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config, DecodingConfig, to_yaml, with_paths
+from seq2seq.config import Config, DecodingConfig, PairsConfig, to_yaml, with_paths
+from seq2seq.data.extension import reduced
+from seq2seq.data.lines import lines_of, require_files
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.ctranslate2_engine import UNSUPPORTED
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import bleu_tokenizer
 from seq2seq.files import atomic_folder, exclusive
 from seq2seq.formats import ctranslate2, huggingface
-from seq2seq.formats.model_directory import find_model
-from seq2seq.formats.weights import load_model
+from seq2seq.formats.model_directory import describe_model, find_model
+from seq2seq.formats.weights import load_model, write_seq2seq
 from seq2seq.model.transformer import Transformer
+from seq2seq.text.language import unknown_language
 from seq2seq.training.records import last_start, metric_name, read_metrics, require_new_folder
 
 UNKNOWN = "Not recorded: this model was exported without its run."
@@ -30,6 +34,7 @@ FORMATS: dict[str, tuple[Writer, str]] = {
     "ctranslate2": (ctranslate2.write_ctranslate2, ctranslate2.USAGE),
     "huggingface": (huggingface.write_huggingface, huggingface.USAGE),
     "argos": (ctranslate2.write_argos, ctranslate2.ARGOS_USAGE),
+    "seq2seq": (write_seq2seq, "`seq2seq translate {folder} < FILE`"),
 }
 """Function that writes a model to a folder with its card, and usage in Markdown, of each format.
 
@@ -44,18 +49,29 @@ def export(
     to: str,
     checkpoint: str | None = None,
     quantization: str | None = None,
+    languages: Sequence[str] = (),
+    keep_pieces: Sequence[Path] = (),
 ) -> None:
     """Export the best model of a run, or a model directory, to a new folder.
 
     to: key of `FORMATS`. quantization: data type of the weights, for CTranslate2 and Argos.
-    Raises UserError, without writing anything, if the format does not support the model.
+    languages: only the directions between them. keep_pieces: text files; pieces of the vocabulary
+    that they do not need are dropped. Raises UserError, without writing anything, if the format
+    does not support the model.
     """
     require_new_folder(output)
+    require_files(keep_pieces)
     folder = find_model(run, checkpoint)
-    loaded = load_model(folder, "cpu")
-    model, tokenizer, config = loaded.model, loaded.tokenizer, portable(loaded.config)
-    if not isinstance(model, Transformer):
-        raise UserError(f"exports are for translation models, not for task={config.task}")
+    described, tokenizer = describe_model(folder)
+    if not described.translates:
+        raise UserError(f"exports are for translation models, not for task={described.task}")
+    if languages:
+        described = replace(described, data=restricted(described.pairs, str(run), languages))
+    if keep_pieces:
+        texts = chain.from_iterable(map(lines_of, keep_pieces))
+        tokenizer = reduced(tokenizer, described.pairs.languages, texts)
+    model, config = load_model(folder, "cpu", tokenizer).model, portable(described)
+    assert isinstance(model, Transformer)
     write, usage = FORMATS[to]
     files, direction = list(tokenizer.files), config.pairs.directions[0]
     start, before = tokenizer.symbols(direction)
@@ -76,9 +92,20 @@ def export(
         (draft / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
         write(model, tokenizer, config, draft, quantization)
     for key, value in vars(config.decoding).items():
-        if (old := getattr(loaded.config.decoding, key)) != value:
+        if (old := getattr(described.decoding, key)) != value:
             logger.warning("decoding.%s=%s becomes %s: not supported by %s", key, old, value, to)
     logger.info("add a licence to %s", output / "README.md")
+
+
+def restricted(data: PairsConfig, name: str, languages: Sequence[str]) -> PairsConfig:
+    """Return the data of a model with only the directions between some of its languages."""
+    for language in languages:
+        if language not in data.languages:
+            known = unknown_language(language, data.languages)
+            raise UserError(f"--languages: {name} has {known}")
+    if not (data := data.restricted(languages)).train:
+        raise UserError(f"--languages: {name} has no direction between {' and '.join(languages)}")
+    return data
 
 
 def portable(config: Config) -> Config:

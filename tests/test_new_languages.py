@@ -118,3 +118,27 @@ training: {{init_from: {nllb.folder}}}}}"""
         Translator.load(nllb.folder).translate(LINES[:1], source="eng_Latn", to="de")
     with pytest.raises(UserError, match="must be told the source language"):
         Translator.load(nllb.folder).translate(LINES[:1], to="deu_Latn")
+
+
+def test_a_smaller_vocabulary_translates_the_same(nllb: Family, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.txt"
+    kept.write_text("".join(f"{line}\n" for line in LINES[:100]))
+    translator, small = Translator.load(nllb.folder, device="cpu"), tmp_path / "small"
+    options: dict[str, Any] = {"source": "eng_Latn", "to": "deu_Latn", "beam": 4}
+    right = translator.translate(LINES, **options)
+    with kept.open("a") as stream:
+        stream.writelines(f"{line}\n" for line in right)
+    languages = ["eng_Latn", "deu_Latn"]
+    export(nllb.folder, small, to="seq2seq", languages=languages, keep_pieces=[kept])
+    old, _ = translator.tokenizer.translation_vocabularies
+    new, _ = load_model(small, "cpu").tokenizer.translation_vocabularies
+    assert {*new.languages} == {*languages} and new.size < old.size - 20
+    assert Translator.load(small, device="cpu").translate(LINES[:100], **options) == right[:100]
+    # What was dropped is split into smaller pieces.
+    dropped = {*old.pieces(range(old.size))} - {*new.pieces(range(new.size))}
+    words = [piece[1:] for piece in dropped if piece.startswith("\u2581") and len(piece) > 2]
+    assert words and not any(new.unk_id in row for row in new.encode(words))
+    with pytest.raises(UserError, match="not 'fra_Latn'"):
+        Translator.load(small).translate(LINES, source="eng_Latn", to="fra_Latn")
+    with pytest.raises(UserError, match=r"--languages: .* not 'de' \(nearest: deu_Latn\)"):
+        export(nllb.folder, tmp_path / "no", to="seq2seq", languages=["eng_Latn", "de"])

@@ -15,7 +15,7 @@ from seq2seq.cli import commands
 from seq2seq.config import TASKS, DecodingConfig, attribute_docs
 from seq2seq.errors import did_you_mean
 
-EXPORT_FORMATS = "ctranslate2", "huggingface", "argos"
+EXPORT_FORMATS = "ctranslate2", "huggingface", "argos", "seq2seq"
 INTEGERS = "int8", "int8_float32", "int8_float16", "int8_bfloat16"
 QUANTIZATIONS = *INTEGERS, "float16", "bfloat16", "float32"
 """Data types in which CTranslate2 stores weights."""
@@ -220,6 +220,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--to", required=True, choices=EXPORT_FORMATS, help="format (docs/export.md)")
     add("-o", "--output", type=path, required=True, metavar="DIR", help="new folder")
     add("--quantization", choices=QUANTIZATIONS, help="for ctranslate2 and argos (float32)")
+    _add_selection(export)
+    kept = "drop the pieces of a pre-trained vocabulary that these texts do not need"
+    add("--keep-pieces", type=path, nargs="+", default=[], metavar="FILE", help=kept)
 
     add = command("report", "write an HTML page about runs: curves, data, samples").add_argument
     add("runs", type=path, nargs="+", metavar="RUN", help="run directory")
@@ -227,11 +230,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("-o", "--output", type=path, default=Path("report.html"), metavar="FILE", help=page)
     add("--quick", action="store_true", help="leave out samples")
 
-    add = command("serve", "answer requests over HTTP, as LibreTranslate and DeepL").add_argument
+    serve = command("serve", "answer requests over HTTP, as LibreTranslate and DeepL")
+    add = serve.add_argument
     add("runs", type=path, nargs="+", metavar="RUN", help="runs, models or exported models")
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     add("--port", type=int, default=5000, metavar="N", help="port (5000)")
     add("--pivot", metavar="LANGUAGE", help="translate other pairs through this language")
+    _add_selection(serve)
     add("--keys", type=path, metavar="FILE", help="API keys, one per line (no keys)")
     add("--rate", type=count, default=0, metavar="N", help="requests per minute and key (no limit)")
     proxy = "trust the X-Forwarded headers of this address or network (none)"
@@ -252,6 +257,11 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=path, metavar="RUN", help="run or model directory")
     parser.add_argument("--checkpoint", metavar="NAME", help="step_N, last or averaged (best)")
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    only = "only directions between these languages (all)"
+    parser.add_argument("--languages", nargs="+", default=[], metavar="LANGUAGE", help=only)
 
 
 def _add_batch_tokens(parser: argparse.ArgumentParser) -> None:

@@ -314,6 +314,8 @@ def export(options: argparse.Namespace) -> None:
         to=options.to,
         checkpoint=options.checkpoint,
         quantization=options.quantization,
+        languages=options.languages,
+        keep_pieces=options.keep_pieces,
     )
     _print(options.output)
 
@@ -342,7 +344,8 @@ def serve(options: argparse.Namespace) -> None:
     from seq2seq.serve.models import Models
 
     keys = Keys.load(options.keys, options.rate)
-    server = Server(Models(options.runs, options.pivot), keys, options.max_characters)
+    models = Models(options.runs, options.pivot, options.languages)
+    server = Server(models, keys, options.max_characters)
     serve(server, options.host, options.port, list(map(str, options.proxy)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Annotated, NamedTuple
 
@@ -202,6 +202,16 @@ class PairsConfig(DataConfig):
             weight * (max(1, size) / largest) ** exponent
             for weight, size in zip(given, sizes, strict=True)
         ]
+
+    def restricted(self, languages: Sequence[str]) -> PairsConfig:
+        """Return the data with only the directions between some languages."""
+        train = []
+        for corpus in self.train:
+            if len(corpus.languages) > 2:
+                train.append(replace(corpus, languages=tuple(languages), reverse=True))
+            elif {*self.directions_of(corpus)[0]} <= {*languages}:
+                train.append(corpus)
+        return replace(self, train=tuple(train))
 
     @property
     def directions(self) -> list[Direction]:

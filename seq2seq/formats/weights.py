@@ -55,17 +55,20 @@ def save_model(
     save_description(folder, sum(x.numel() for x in weights.values()), tokenizer, config)
 
 
-def load_model(folder: Path, device: torch.device | str | None = None) -> LoadedModel:
+def load_model(
+    folder: Path, device: torch.device | str | None = None, vocabulary: Tokenizer | None = None
+) -> LoadedModel:
     """Read a model directory; raises UserError if a file is damaged or was changed.
 
-    device: by default the GPU, if there is one.
+    device: by default the GPU, if there is one. vocabulary: with other pieces than the folder's.
     """
     if not is_pretrained(folder):
         require_undamaged(folder)
     config, tokenizer = describe_model(folder)
+    tokenizer = vocabulary or tokenizer
     with torch.device("meta"):  # allocates no memory before the shapes are checked
         model = build_model(config, tokenizer)
-    load_weights(model, folder)
+    load_weights(model, folder, vocabulary)
     return LoadedModel(model.to(device or default_device()).eval(), tokenizer, config)
 
 
@@ -128,6 +131,15 @@ def with_vocabulary(
                     rows[i] = weight[row].mean(dim=0)
             changed[name] = rows
     return changed
+
+
+def write_seq2seq(
+    model: Network, tokenizer: Tokenizer, config: Config, folder: Path, quantization: str | None
+) -> None:
+    """Write a model directory. quantization: must be None."""
+    if quantization:
+        raise UserError("--quantization is for ctranslate2 and argos")
+    save_model(folder, snapshot(model), tokenizer, config)
 
 
 def average_models(folders: Sequence[Path], into: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,29 +43,38 @@ class Hop(NamedTuple):
 class Models:
     """Translators of one or more language pairs, loaded and ready."""
 
-    def __init__(self, runs: Sequence[Path], pivot: str | None = None) -> None:
+    def __init__(
+        self, runs: Sequence[Path], pivot: str | None = None, languages: Sequence[str] = ()
+    ) -> None:
         """pivot: language through which to translate pairs without a model of their own.
+        languages: only pairs of these; by default all.
 
-        Raises UserError for two models of the same pair, and a pivot that no model has.
+        Raises UserError for two models of the same pair, and a language that no model has.
         """
         self.pivot = pivot = pivot.lower() if pivot else None
         self.hops: dict[Pair, Hop] = {}
         for run in runs:
             translator = Translator.load(run)
             directions = translator.data.directions
-            translator.translate(["."], to=directions[0].target)  # nothing is read later
+            source, target = directions[0]
+            translator.translate(["."], to=target, source=source)  # nothing is read later
             collector = Collector(translator)
             for direction in directions:
                 pair = direction.source.lower(), direction.target.lower()
+                if languages and not {*direction} <= {*languages}:
+                    continue
                 if pair in self.hops:
                     raise UserError(f"{run} translates {' to '.join(pair)}, as another model does")
                 request = partial(Request, to=direction.target, source=direction.source)
                 self.hops[pair] = Hop(collector, request)
+        every = {code for pair in self.hops for code in pair}
+        if missing := [code for code in languages if code.lower() not in every]:
+            raise UserError(f"--languages {missing[0]}: no model has this language")
         language_identifier()  # also loaded now, not by the first request
-        if pivot and not any(pivot in pair for pair in self.hops):
+        if pivot and pivot not in every:
             raise UserError(f"--pivot {pivot}: no model translates from or to this language")
 
-    @property
+    @cached_property
     def sources(self) -> list[str]:
         """Source languages, in the order of the models."""
         return list(dict.fromkeys(source for source, _ in self.hops))

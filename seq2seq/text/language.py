@@ -45,16 +45,18 @@ def words(text: str) -> list[str]:
 
 def language_name(code: str) -> str:
     """Return the English name of a language code, or the code itself if it is unknown."""
+    base = base_code(code)
     try:
-        return Locale.parse(code.replace("-", "_")).english_name or code
+        return Locale.parse("_".join([base, *re.split("[-_]", code)[1:]])).english_name or code
     except (UnknownLocaleError, ValueError):
-        return code
+        return str(Locale("en").languages.get(base, code))
 
 
 def base_code(language: str) -> str:
     """Return the ISO 639-1 code of a language, or its own without script and region."""
     code = re.split("[-_]", language.lower())[0]
-    return str(get_global("language_aliases").get(code, code))
+    alias: str = get_global("language_aliases").get(code, code)
+    return alias.split("_")[0]
 
 
 def listed(languages: Iterable[str]) -> str:
