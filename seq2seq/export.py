@@ -27,6 +27,9 @@ from seq2seq.training.records import last_start, metric_name, read_metrics, requ
 
 UNKNOWN = "Not recorded: this model was exported without its run."
 
+MAX_LISTED = 20
+"""Maximum number of directions that a model card lists."""
+
 logger = logging.getLogger(__name__)
 
 Writer = Callable[[Transformer, Tokenizer, Config, Path, str | None], None]
@@ -140,6 +143,8 @@ def model_card(
         if found
     )
     listed = ",".join(f" from {source} to {target}" for source, target in directions)
+    if len(directions) > MAX_LISTED:
+        listed = f" between {len(languages)} languages"
     shape, initial = config.model, config.training.init_from
     origin = f", trained from the weights of {initial}" if initial else ""
     return f"""\

@@ -208,7 +208,7 @@ def test_a_missing_or_older_library_is_named(
     with pytest.raises(UserError, match=r"does not work with transformers 4\.57\.1: pip"):
         exported(trained_model(steps=1), tmp_path, "huggingface")
     monkeypatch.setattr("importlib.metadata.version", missing)
-    packages = {"huggingface": "transformers", "ctranslate2": "ctranslate2", "argos": "babel"}
+    packages = {"huggingface": "transformers", "ctranslate2": "ctranslate2", "argos": "ctranslate2"}
     for to, package in packages.items():
         with pytest.raises(UserError, match=f"--to {to} needs the package {package}: pip install"):
             exported(trained_model(steps=1), tmp_path, to)

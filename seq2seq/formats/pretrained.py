@@ -180,5 +180,6 @@ def from_pretrained(model: Network, theirs: dict[str, Tensor]) -> dict[str, Tens
     for name, _ in model.named_parameters():
         names = [key for key in EMBEDDINGS.get(name, ()) if key in theirs][:1] or names_there(name)
         if theirs.keys() >= {*names}:
-            weights[name] = torch.cat([theirs[key] for key in names])
+            first, *others = (theirs[key] for key in names)
+            weights[name] = torch.cat([first, *others]) if others else first  # cat would copy it
     return weights
