@@ -47,6 +47,8 @@ class Family:
         """Return the tokenizer there; the language of sources is set."""
         tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder)
         source, target = self.direction
+        if self.name != "nllb" and "Nllb" in type(tokenizer).__name__:  # exported by this package
+            source, target = f"__{source}__", f"__{target}__"
         tokenizer.src_lang, tokenizer.tgt_lang = target if self.start == 1 else source, target
         return tokenizer
 

@@ -16,8 +16,7 @@ from trained import LINES, exported, trained_model, vocabulary
 
 from seq2seq.errors import UserError
 
-for package in ("argostranslate",):
-    pytest.importorskip(package, reason=f"{package} is not installed")
+pytest.importorskip("argostranslate", reason="argostranslate is not installed")
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra argos is not installed")
 
 # In a process of its own, since Argos Translate reads its folders when it is imported. Its splitter

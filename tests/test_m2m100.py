@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +15,7 @@ from trained import LINES, PAIRS
 
 from seq2seq.decoding import translator as translator_module
 from seq2seq.decoding.translator import Translator
+from seq2seq.errors import UserError
 from seq2seq.export import export
 from seq2seq.formats.weights import load_model
 
@@ -90,3 +95,61 @@ def test_a_folder_is_exported_to_ctranslate2(family: Family, tmp_path: Path) -> 
     assert exported.data.directions == own.data.directions
     found = exported.translate(LINES, to=target, source=source)
     assert found == own.translate(LINES, to=target, source=source)
+
+
+def test_words_are_aligned_without_the_languages(family: Family) -> None:
+    """The pairs are translated word by word."""
+    translator, (source, target) = Translator.load(family.folder, device="cpu"), family.direction
+    lines = [line for line, _ in PAIRS[:50]]
+    found = translator.translations(lines, to=target, source=source, alignment=True)
+    links = [link for x in found for link in x.nbest[0].alignment]
+    assert sum(i == j for i, j in links) > len(links) / 2
+
+
+@pytest.fixture(scope="module")
+def nllb(tmp_path_factory: pytest.TempPathFactory) -> Family:
+    return make_family("nllb", tmp_path_factory.mktemp("m2m100") / "nllb")
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "message"),
+    [
+        ("config.json", {"model_type": "mbart"}, "the family 'mbart': of transformers' models"),
+        ("config.json", {"scale_embedding": False}, "scale_embedding=False has no equivalent"),
+        ("config.json", {"tie_word_embeddings": False}, "tie_word_embeddings=False has no"),
+        ("config.json", {"vocab_size": 9}, "vocab_size=9, but the tokenizer has"),
+        ("config.json", {"vocab_size": 900}, "in the model that the folder describes"),
+        ("config.json", {"activation_function": "gelu_new"}, "model.activation='gelu_new'"),
+        ("tokenizer_config.json", {"legacy_behaviour": True}, "legacy_behaviour=True has no"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_named(
+    nllb: Family, file: str, settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(nllb.folder, tmp_path / "nllb")
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    with pytest.raises(UserError, match=re.escape(message)):
+        load_model(folder, "cpu")
+
+
+def test_pickled_weights_and_a_missing_tokenizer_are_named(nllb: Family, tmp_path: Path) -> None:
+    folder = shutil.copytree(nllb.folder, tmp_path / "nllb")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"pytorch_model\.bin is a pickle file"):
+        load_model(folder, "cpu")
+    (folder / "pytorch_model.bin").rename(folder / "model.safetensors")
+    (folder / "sentencepiece.bpe.model").unlink()
+    with pytest.raises(UserError, match=r"it has no sentencepiece\.bpe\.model"):
+        load_model(folder, "cpu")
+
+
+def test_weights_in_several_files_are_read(nllb: Family, tmp_path: Path) -> None:
+    folder = shutil.copytree(nllb.folder, tmp_path / "nllb")
+    (folder / "model.safetensors").unlink()
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(nllb.folder)
+    model.save_pretrained(folder, max_shard_size="50KB")
+    assert len([*folder.glob("model-*.safetensors")]) > 1
+    whole, parts = (load_model(x, "cpu").model.state_dict() for x in (nllb.folder, folder))
+    assert all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())

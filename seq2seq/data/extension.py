@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain, islice
 
-from seq2seq.data.mapped_pieces import MappedPieces, model_proto
+from seq2seq.data.mapped_pieces import (
+    MASK,
+    NORMAL,
+    UNUSED,
+    USER_DEFINED,
+    MappedPieces,
+    model_proto,
+)
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import BOS, EOS, PAD, UNK, SentencePieces
 from seq2seq.errors import UserError
 
-NORMAL, USER_DEFINED, UNUSED = 1, 4, 5
-"""Types of the pieces of a SentencePiece model. Unused pieces are split into smaller ones."""
 BATCH_SIZE = 1_000
 """Number of texts encoded at once."""
 
@@ -68,7 +73,7 @@ def reduced(tokenizer: Tokenizer, languages: Sequence[str], texts: Iterable[str]
     """
     source, target = tokenizer.translation_vocabularies
     symbols = {language: tokenizer.languages[language] for language in languages}
-    used, lines = {BOS, EOS, PAD, UNK, "<mask>", *symbols.values()}, iter(texts)
+    used, lines = {BOS, EOS, PAD, UNK, MASK, *symbols.values()}, iter(texts)
     while batch := list(islice(lines, BATCH_SIZE)):
         for vocabulary in {source, target}:
             used.update(chain.from_iterable(vocabulary.encode_pieces(batch)))

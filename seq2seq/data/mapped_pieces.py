@@ -22,6 +22,9 @@ IDS_FILES = ("vocab.json", "target_vocab.json")
 """Names of the files with the ids of the pieces; the second one is for Marian and optional."""
 LANGUAGES_FILE = "languages.json"
 """Name of the file with the fields of `Languages`."""
+MASK = "<mask>"
+NORMAL, USER_DEFINED, UNUSED = 1, 4, 5
+"""Types of the pieces of a SentencePiece model. Unused pieces are split into smaller ones."""
 M2M100_LANGUAGES = (
     "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu "
     "ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr "
@@ -177,12 +180,11 @@ def _m2m100_ids(folder: Path) -> tuple[dict[str, int], str, Languages]:
         small = (folder / "tokenization_small100.py").exists()
         symbols = {code: f"__{code}__" for code in M2M100_LANGUAGES.split()}
         languages = Languages(symbols, first=not small)
-        if (folder / LANGUAGES_FILE).exists():
-            languages = Languages(**read_object_file(folder / LANGUAGES_FILE))
-        new = [name for name in languages.symbols.values() if name not in ids]
-        ids |= {name: len(ids) + i for i, name in enumerate(new)}
-    config = read_object_file(folder / "config.json", optional=True)
-    size = config.get("vocab_size", len(ids))
+    if (folder / LANGUAGES_FILE).exists():
+        languages = Languages(**read_object_file(folder / LANGUAGES_FILE))
+    new = [name for name in languages.symbols.values() if name not in ids]
+    ids |= {name: len(ids) + i for i, name in enumerate(new)}
+    size = read_object_file(folder / "config.json", optional=True).get("vocab_size", len(ids))
     if size < len(ids):
         raise UserError(
             f"{folder}: config.json has vocab_size={size}, but the tokenizer has {len(ids)} tokens"

@@ -88,8 +88,8 @@ class CTranslate2Engine(Engine):
         limit = max(self.max_len(source, decoding) for source in sources)
         first = self.language_first
         prefixes = [[*source.pieces[:first], *source.prefix] for source in sources]
-        # Translations are ranked again if CTranslate2 has another length penalty.
-        rescored = decoding.penalty_form == "wu" or _has_rules(decoding) or any(prefixes)
+        has_prefix = any(source.prefix for source in sources)
+        rescored = decoding.penalty_form == "wu" or _has_rules(decoding) or has_prefix
         several = decoding.beam > 1 and (nbest > 1 or rescored)
         return self._translator.translate_batch(
             [source.pieces[first:] for source in sources],

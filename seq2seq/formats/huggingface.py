@@ -6,7 +6,6 @@ pre-norm with the positions of fairseq.
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +15,15 @@ from seq2seq.data.mapped_pieces import (
     IDS_FILES,
     LANGUAGES_FILE,
     M2M100_FILE,
-    M2M100_LANGUAGES,
     MARIAN_FILES,
+    MASK,
+    UNUSED,
     MappedPieces,
     mapped_files,
     model_proto,
 )
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import UNK
 from seq2seq.errors import UserError, require_extra
 from seq2seq.formats.pretrained import (
     BIAS,
@@ -61,8 +62,7 @@ def usage(tokenizer: Tokenizer, direction: Direction) -> dict[str, str]:
     if not is_m2m100(tokenizer):
         words = tokenizer.prefix(direction), "A sentence."
         return {"example": " ".join(filter(None, words)), "src": "", "forced": ""}
-    start, _ = tokenizer.symbols(direction)
-    source = direction.source if start else direction.target
+    start, [source] = tokenizer.symbols(direction)
     forced = f", forced_bos_token_id=tokenizer.convert_tokens_to_ids({start[0]!r})" if start else ""
     return {"example": "A sentence.", "src": f", src_lang={source!r}", "forced": forced}
 
@@ -222,43 +222,31 @@ def _write_tokenizer(config: Config, tokenizer: Tokenizer, folder: Path) -> None
 
 
 def _write_m2m100_tokenizer(config: Config, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the tokenizer of NLLB, or of M2M-100 with its fixed list of languages."""
-    from transformers import M2M100Tokenizer, NllbTokenizer
+    """Write an NllbTokenizer, also for M2M-100: M2M100Tokenizer has a fixed list of languages."""
+    from transformers import NllbTokenizer
     from transformers.tokenization_utils_base import generate_merges
 
     vocabulary = tokenizer.source
-    assert isinstance(vocabulary, MappedPieces) and vocabulary.given
-    model = model_proto(vocabulary.model)
-    symbols, files = list(vocabulary.languages.values()), tokenizer.files
-    (folder / M2M100_FILE).write_bytes(vocabulary.model)
-    source, target = config.pairs.directions[0]
-    settings: dict[str, Any] = {
-        "src_lang": source if vocabulary.language_first else target,
-        "tgt_lang": target,
-        "model_max_length": config.max_source_tokens + 1,
-    }
-    if symbols == list(vocabulary.languages):
-        used = {piece: i for piece, i in vocabulary.ids.items() if not piece.startswith("<unused")}
-        scores = {x.piece: x.score for x in model.pieces if x.piece in used}
-        charsmap = model.normalizer_spec.precompiled_charsmap
-        NllbTokenizer(
-            vocab=used,
-            merges=generate_merges(used, scores),
-            extra_special_tokens=symbols,
-            _spm_precompiled_charsmap=charsmap or None,
-            **settings,
-        ).save_pretrained(folder)
-        return
-    ids = {piece: i for piece, i in vocabulary.ids.items() if i < vocabulary.ids[symbols[0]]}
-    fixed = [f"__{code}__" for code in M2M100_LANGUAGES.split()]
-    others = vocabulary.pieces(range(len(ids), vocabulary.size))
-    if [piece for piece in others if not piece.startswith("<unused")] != fixed:
+    assert isinstance(vocabulary, MappedPieces)
+    model, symbols = model_proto(vocabulary.model), vocabulary.languages
+    if any(entry.type == UNUSED for entry in model.pieces):
         raise UserError(
-            "--to huggingface: M2M100Tokenizer has a fixed list of languages and no pieces after "
-            "them, so a model with other ones cannot be exported: use --to ctranslate2, or NLLB"
+            "--to huggingface does not support a vocabulary that --keep-pieces made smaller: "
+            "tokenizers there cannot split a dropped piece; use --to ctranslate2"
         )
-    path = folder / IDS_FILES[0]
-    path.write_text(json.dumps(ids, ensure_ascii=False))
-    M2M100Tokenizer(str(path), str(folder / M2M100_FILE), **settings).save_pretrained(folder)
-    if not vocabulary.language_first:  # SMaLL-100: its tokenizer is not in transformers
-        (folder / LANGUAGES_FILE).write_bytes(files[LANGUAGES_FILE])
+    source, target = config.pairs.directions[0]
+    ids = {piece: i for piece, i in vocabulary.ids.items() if not piece.startswith("<unused")}
+    scores = {entry.piece: entry.score for entry in model.pieces if entry.piece in ids}
+    exported = NllbTokenizer(
+        vocab=ids,
+        merges=generate_merges(ids, scores),
+        extra_special_tokens=list(symbols.values()),
+        mask_token=MASK if MASK in ids else UNK,  # else it would get an id
+        src_lang=symbols[source if vocabulary.language_first else target],
+        tgt_lang=symbols[target],
+        model_max_length=config.max_source_tokens + 1,
+        _spm_precompiled_charsmap=model.normalizer_spec.precompiled_charsmap or None,
+    )
+    exported.save_pretrained(folder)
+    for name in (M2M100_FILE, LANGUAGES_FILE):  # to read the folder again
+        (folder / name).write_bytes(tokenizer.files[name])
