@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 import torch
 from m2m100 import Family, make_family
+from test_marian import opus_folder
 from trained import LINES, PAIRS
 
-from seq2seq.config import Direction
+from seq2seq.config import Direction, TokenizerConfig
+from seq2seq.data.extension import extended, lacking_pieces
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluators import validator
@@ -142,3 +146,48 @@ def test_a_smaller_vocabulary_translates_the_same(nllb: Family, tmp_path: Path) 
         Translator.load(small).translate(LINES, source="eng_Latn", to="fra_Latn")
     with pytest.raises(UserError, match=r"--languages: .* not 'de' \(nearest: deu_Latn\)"):
         export(nllb.folder, tmp_path / "no", to="seq2seq", languages=["eng_Latn", "de"])
+
+
+def vocabularies(kind: str, folder: Path) -> Tokenizer:
+    """Return a tokenizer with symbols of languages."""
+    if kind == "opus":
+        return load_model(opus_folder(folder, codes=(">>de<<", ">>nl<<")), "cpu").tokenizer
+    if kind == "own":
+        texts = [text for pair in PAIRS for text in pair]
+        own = train_vocabulary(
+            texts, TokenizerConfig(vocab_size=330), ["\u2581<2de>", "\u2581<2en>"]
+        )
+        return Tokenizer(own, own)
+    return load_model(make_family(kind, folder).folder, "cpu").tokenizer
+
+
+@pytest.mark.parametrize(
+    ("kind", "symbol"),
+    [
+        ("nllb", "xyz"),
+        ("m2m100", "__xyz__"),
+        ("small100", "__xyz__"),
+        ("opus", ">>xyz<<"),
+        ("own", "\u2581<2xyz>"),
+    ],
+)
+def test_every_kind_of_vocabulary_is_extended(kind: str, symbol: str, tmp_path: Path) -> None:
+    tokenizer = vocabularies(kind, tmp_path / "model")
+    texts = [text for _, text in NEW]
+    pieces = lacking_pieces(
+        tokenizer.translation_vocabularies[1],
+        train_vocabulary(texts, TokenizerConfig(vocab_size=330), []),
+    )
+    new = extended(tokenizer, ["xyz"], pieces)
+    new.save(tmp_path)
+    sides = zip(tokenizer.translation_vocabularies, new.translation_vocabularies, strict=True)
+    for old, vocabulary in sides:
+        assert vocabulary.pieces(range(old.size)) == old.pieces(range(old.size))
+        assert vocabulary.languages == {**old.languages, "xyz": symbol}
+        rows = vocabulary.encode(texts)
+        assert not any(vocabulary.unk_id in row for row in rows)
+        assert sum(map(len, rows)) < sum(map(len, old.encode(texts)))
+        text = f"{symbol.lstrip(chr(0x2581))} {texts[0]}"
+        assert vocabulary.encode_pieces([text])[0][0] == symbol
+        assert vocabulary.decode_pieces([vocabulary.encode_pieces([texts[0]])[0]]) == [texts[0]]
+    assert Tokenizer.load(tmp_path).checksum == new.checksum
