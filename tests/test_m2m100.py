@@ -153,3 +153,16 @@ def test_weights_in_several_files_are_read(nllb: Family, tmp_path: Path) -> None
     assert len([*folder.glob("model-*.safetensors")]) > 1
     whole, parts = (load_model(x, "cpu").model.state_dict() for x in (nllb.folder, folder))
     assert all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())
+
+
+def test_a_server_offers_all_directions_or_those_of_some_languages(nllb: Family) -> None:
+    pytest.importorskip("starlette", reason="the extra serve is not installed")
+    from seq2seq.serve.models import Models
+
+    every = Models([nllb.folder])
+    assert len(every.hops) == 4 * 3
+    some = Models([nllb.folder], languages=["deu_Latn", "eng_Latn"])
+    assert [*some.hops] == [("deu_latn", "eng_latn"), ("eng_latn", "deu_latn")]
+    assert some.detect("Das ist ein kleines Haus")[0]["language"] == "deu_latn"
+    with pytest.raises(UserError, match=r"not 'de' \(nearest: deu_Latn\)"):
+        Models([nllb.folder], languages=["eng_Latn", "de"])

@@ -39,7 +39,7 @@ from seq2seq.serve.requests import (
     read_fields,
     translation_options,
 )
-from seq2seq.text.language import language_name
+from seq2seq.text.language import language_name, listed
 
 MAX_FILES = 100
 """Number of translated files that wait for their download."""
@@ -253,7 +253,7 @@ def serve(server: Server, host: str, port: int, proxies: list[str]) -> None:
     )
     for sent in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sent, lambda *_: None)  # uvicorn raises the signal again at its end
-    pairs = ", ".join(f"{source} to {target}" for source, target in server.models.hops)
+    pairs = listed(f"{source} to {target}" for source, target in server.models.hops)
 
     class Announced(uvicorn.Server):
         async def startup(self, sockets: list[socket] | None = None) -> None:

@@ -24,7 +24,7 @@ from seq2seq.documents.formats import read_document
 from seq2seq.errors import UserError
 from seq2seq.serve import limits
 from seq2seq.serve.collector import Collector
-from seq2seq.text.language import base_code, language_identifier, language_name
+from seq2seq.text.language import base_code, language_identifier, language_name, unknown_language
 
 DETECTED = 1_000
 """Number of characters from which a language is detected."""
@@ -53,12 +53,14 @@ class Models:
         """
         self.pivot = pivot = pivot.lower() if pivot else None
         self.hops: dict[Pair, Hop] = {}
+        known: dict[str, None] = {}
         for run in runs:
             translator = Translator.load(run)
             directions = translator.data.directions
             source, target = directions[0]
             translator.translate(["."], to=target, source=source)  # nothing is read later
             collector = Collector(translator)
+            known |= dict.fromkeys(translator.data.languages)
             for direction in directions:
                 pair = direction.source.lower(), direction.target.lower()
                 if languages and not {*direction} <= {*languages}:
@@ -67,11 +69,10 @@ class Models:
                     raise UserError(f"{run} translates {' to '.join(pair)}, as another model does")
                 request = partial(Request, to=direction.target, source=direction.source)
                 self.hops[pair] = Hop(collector, request)
-        every = {code for pair in self.hops for code in pair}
-        if missing := [code for code in languages if code.lower() not in every]:
-            raise UserError(f"--languages {missing[0]}: no model has this language")
+        if missing := [code for code in languages if code not in known]:
+            raise UserError(f"--languages: the models have {unknown_language(missing[0], known)}")
         language_identifier()  # also loaded now, not by the first request
-        if pivot and pivot not in every:
+        if pivot and not any(pivot in pair for pair in self.hops):
             raise UserError(f"--pivot {pivot}: no model translates from or to this language")
 
     @cached_property
@@ -79,10 +80,14 @@ class Models:
         """Source languages, in the order of the models."""
         return list(dict.fromkeys(source for source, _ in self.hops))
 
+    @cached_property
+    def codes(self) -> list[str]:
+        """All languages, source languages first."""
+        return list(dict.fromkeys([*self.sources, *(target for _, target in self.hops)]))
+
     def targets(self, source: str) -> list[str]:
         """Target languages of a source language."""
-        every = dict.fromkeys(target for _, target in self.hops)
-        return [target for target in every if self.route(source, target)]
+        return [target for target in self.codes if self.route(source, target)]
 
     def route(self, source: str, target: str) -> list[Hop]:
         """Return the models that translate one after the other; none if there is no way."""
@@ -96,10 +101,9 @@ class Models:
 
     def languages(self) -> list[dict[str, Any]]:
         """Return code, name and targets of each language, as LibreTranslate does."""
-        codes = dict.fromkeys([*self.sources, *(target for _, target in self.hops)])
         return [
             {"code": code, "name": language_name(code), "targets": self.targets(code)}
-            for code in codes
+            for code in self.codes
         ]
 
     def detect(self, text: str, target: str = "") -> list[dict[str, Any]]:
