@@ -112,8 +112,13 @@ def new_recipe(
     request = Request(name, task, data, minutes, count, smallest, num_languages)
     if run:
         assert isinstance(section, PairsConfig)
-        is_extended = bool(pairs and new_languages(section, tokenizer))
-        new_pieces = NEW_PIECES[count < FEW_PAIRS] if is_extended else 0
+        new = new_languages(section, tokenizer) if pairs else []
+        if new:  # half of an epoch is in new languages
+            is_new = [bool({*corpus["languages"]} & {*new}) for corpus in data["train"]]
+            weight = max(1.0, is_new.count(False) / is_new.count(True))
+            for corpus, chosen in zip(data["train"], is_new, strict=True):
+                corpus |= {"weight": float(f"{weight:.3g}")} if chosen else {}
+        new_pieces = NEW_PIECES[count < FEW_PAIRS] if new else 0
         text = fine_tuning(request, run, initial, new_pieces)
     else:
         if task == "translation" and count < FEW_PAIRS:
