@@ -468,3 +468,25 @@ def test_a_model_of_several_languages_is_fine_tuned_in_one(
     [first, *_], _ = data.store("dev").pairs(np.arange(3))
     assert [str(x) for x in data.sets("dev")] == ["en-fr"]
     assert data.tokenizer.source.pieces([int(first[0])]) == ["\u2581<2fr>"]
+
+
+def test_a_run_gets_a_new_language(
+    run: Path, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("seq2seq.planning.plan.SECONDS", 0.3)
+    for language, source in (("en", "en"), ("xx", "de")):
+        text = (recipe.parent / f"train.{source}").read_text()
+        Path(f"new.{language}").write_text(text.replace("e", "\u0436") if source == "de" else text)
+    files: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
+    options: dict[str, Any] = {"task": "translation", "source": "", "target": "", "minutes": 0.1}
+    path = new_recipe("tuned", files, pairs=[("en", "xx", "new")], run=run, **options)
+    config = load_config(path, ["training.max_steps=3"])
+    assert config.tokenizer.new_pieces and len(config.pairs.train) > 1
+    tuned = run_recipe(path, tmp_path / "tuned", "training.max_steps=3")
+    before, after = Translator.load(run), Translator.load(tuned)
+    assert {*after.data.targets} == {*before.data.targets, "xx"}
+    old, new = (x.tokenizer.translation_vocabularies[0] for x in (before, after))
+    assert new.pieces(range(old.size)) == old.pieces(range(old.size)) and new.size > old.size
+    assert new.encode_pieces(["<2xx> the dog"])[0][0] == "\u2581<2xx>"
+    assert all(after.translate(["the dog"], to=language) for language in ("de", "xx"))

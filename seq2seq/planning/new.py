@@ -160,6 +160,9 @@ def data_of_files(
 def data_of_pairs(pairs: Sequence[tuple[str, str, str]]) -> dict[str, Any]:
     """Return the section `data` of a recipe for several directions."""
     corpora = [{"path": prefix, "languages": [a, b]} for a, b, prefix in pairs]
+    if len(pairs) == 1:  # the other directions of the initial model are not held out
+        (source, target, _) = pairs[0]
+        return {"source": source, "target": target, "train": corpora}
     return {"train": corpora, "temperature": TEMPERATURE}
 
 
@@ -241,6 +244,7 @@ def fine_tuning(request: Request, run: Path, config: Config, new_pieces: int) ->
         data["augment"] = rates
     if old := {} if pretrained else _old_data(run, config, num_new):
         data |= {"train": [*data["train"], *old["train"]], "exclude": old["exclude"]}
+        data.pop("temperature", None)  # the weights say how much of an epoch is old
     models, saving = vocabulary_files(find_model(run)), _memory_saving(config, bool(new_pieces))
     trial = run_trial(
         replace(
