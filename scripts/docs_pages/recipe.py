@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from docs_pages.docstrings import escaped
 
 from seq2seq.config import TASKS, Config, attribute_docs
-from seq2seq.config.data import Range
 
 _INTRODUCTION = """\
 # Recipe
@@ -122,8 +121,7 @@ def _values(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return f"{_values(options[0])}, or `null`"  # the only kind of union in the schema
     if origin is Annotated:
-        bounds = [_bounds(option) for option in options[1:] if isinstance(option, Range)]
-        return ", ".join([_values(options[0]), *bounds])
+        return f"{_values(options[0])}, {_bounds(*options[1])}"
     if origin is Literal:
         return ", ".join(f"`{option}`" for option in options)
     if origin is tuple:
@@ -134,12 +132,12 @@ def _values(hint: Any) -> str:
     return _SCALARS[hint]
 
 
-def _bounds(bounds: Range) -> str:
-    if bounds.maximum == _BELOW_ONE:
-        return f"from {bounds.minimum:,} to below 1"
-    if bounds.maximum not in _MOST:
-        return f"from {bounds.minimum:,} to {bounds.maximum:,}"
-    return "above 0" if 0 < bounds.minimum < 1 else f"{bounds.minimum:,} or more"
+def _bounds(minimum: float, maximum: float) -> str:
+    if maximum == _BELOW_ONE:
+        return f"from {minimum:,} to below 1"
+    if maximum not in _MOST:
+        return f"from {minimum:,} to {maximum:,}"
+    return "above 0" if 0 < minimum < 1 else f"{minimum:,} or more"
 
 
 def _dataclass_in(hint: Any) -> type | None:

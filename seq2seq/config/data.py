@@ -7,25 +7,18 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Annotated, NamedTuple
 
-
-class Range(NamedTuple):
-    """Inclusive bounds of a number."""
-
-    minimum: float
-    maximum: float
-
-
 _MAX = 2**31 - 1
 
-Count = Annotated[int, Range(1, _MAX)]
-CountOrZero = Annotated[int, Range(0, _MAX)]
-Width = Annotated[int, Range(1, 2**20)]
-Positive = Annotated[float, Range(1e-30, 1e30)]
-NonNegative = Annotated[float, Range(0, 1e6)]
-AtLeastOne = Annotated[float, Range(1, 1e6)]
-Probability = Annotated[float, Range(0, 1 - 1e-9)]
-Share = Annotated[float, Range(1e-9, 1)]
-Seed = Annotated[int, Range(0, 2**32 - 1)]
+# Numbers with inclusive bounds.
+Count = Annotated[int, (1, _MAX)]
+CountOrZero = Annotated[int, (0, _MAX)]
+Width = Annotated[int, (1, 2**20)]
+Positive = Annotated[float, (1e-30, 1e30)]
+NonNegative = Annotated[float, (0, 1e6)]
+AtLeastOne = Annotated[float, (1, 1e6)]
+Probability = Annotated[float, (0, 1 - 1e-9)]
+Share = Annotated[float, (1e-9, 1)]
+Seed = Annotated[int, (0, 2**32 - 1)]
 
 
 CHANGEABLE = {"changeable": True}
