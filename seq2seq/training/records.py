@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.data.tokenizer import TOKENIZER_FILES
-from seq2seq.errors import UserError
+from seq2seq.errors import UserError, named_output
 from seq2seq.files import write_file
 from seq2seq.formats.model_directory import MODEL_FILE, is_model
 
@@ -108,11 +108,8 @@ def record_start(folder: Path, **facts: Any) -> None:
 
 
 def _append(path: Path, record: dict[str, Any]) -> None:
-    try:
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write(_json_line(record))
-    except OSError as error:
-        raise UserError(f"{path} could not be written: {error.strerror}") from None
+    with named_output(path), path.open("a", encoding="utf-8") as stream:
+        stream.write(_json_line(record))
 
 
 def _json_line(record: dict[str, Any]) -> str:
