@@ -24,7 +24,6 @@ from seq2seq.machine.threads import keep_threads
 T = TypeVar("T")
 
 TIMEOUT = timedelta(minutes=30)
-"""Timeout of collective operations."""
 LONG_TIMEOUT = timedelta(hours=24)
 """Timeout of collective operations while a process prepares data or waits for input."""
 SAME_SIGNAL_SECONDS = 2.0

@@ -304,7 +304,6 @@ class _Loader(yaml.SafeLoader):
     """YAML loader that rejects duplicate keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping."""
         keys = set()
         for key, _ in node.value:
             if key.value in keys:

@@ -57,7 +57,6 @@ class Examples(ABC):
     """Training examples, read on demand by index."""
 
     checksum: str
-    """Checksum of the training data."""
     needs_workers = False
     """Whether a thread is too slow to load examples for a GPU."""
 
@@ -244,7 +243,6 @@ class Update:
     batches: list[Batch]
     """Micro-batches, at least one."""
     next_epoch: int
-    """Epoch of the next update."""
     next_offset: int
     """Number of examples of this epoch before the next update."""
 

@@ -26,7 +26,6 @@ class TextClassifier:
     def __init__(
         self, model: Classifier, tokenizer: Tokenizer, config: Config, name: str = "the model"
     ) -> None:
-        """name: for errors."""
         self.model, self.tokenizer, self.name = model, tokenizer, name
         self.context = config.model.context
         self._max_tokens = config.training.micro_batch_tokens

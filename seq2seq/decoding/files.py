@@ -84,7 +84,6 @@ class RequestReader:
         )
 
     def _parallel_line(self, name: str, where: str) -> str:
-        """Return the next line of a parallel file."""
         line = next(self._lines[name], None)
         if line is None:
             path = self._paths[name]

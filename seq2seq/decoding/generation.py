@@ -22,7 +22,6 @@ class TextGenerator:
     """Generates text with a model; the command line is a thin wrapper around this."""
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer, name: str = "the model") -> None:
-        """name: for errors."""
         self.model, self.tokenizer, self.name = for_inference(model, "fp32"), tokenizer, name
         self._pieces = tokenizer.target.token_bytes
 

@@ -53,7 +53,6 @@ class Engines:
 
     tokenizer: Tokenizer
     configs: Sequence[Config]
-    """Configurations of the models."""
     device: str
     precision: EnginePrecision
     """fp32 or int8 on a CPU; fp32, bf16 or fp16 on a GPU."""

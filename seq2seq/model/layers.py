@@ -71,7 +71,6 @@ class Layer(nn.Module):
     """
 
     def __init__(self, config: ModelConfig, *, cross: bool) -> None:
-        """cross: add cross-attention."""
         super().__init__()
         self.pre = config.norm == "pre"
         self.self_attention = MultiHeadAttention(config.dim, config.num_heads)

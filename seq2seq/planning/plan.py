@@ -87,7 +87,6 @@ def run_trial(config: Config) -> Trial:
 
 
 UNITS = {"translation": "pairs", "classification": "texts", "language_model": "characters"}
-"""Plural noun for the training examples of a task."""
 MAX_EPOCHS = 100
 """Maximum number of epochs. More repetitions do not improve a model."""
 DROPOUT_EPOCHS = 8, 20
@@ -162,12 +161,10 @@ class Request:
     data: Mapping[str, Any]
     """Section `data` of the recipe, from `data_of_files`."""
     minutes: float
-    """Time limit of the training."""
     num_examples: int
     smallest: int
     """Number of examples of the smallest corpus that development and test sets are taken from."""
     num_languages: int
-    """Number of languages of a translation model."""
 
 
 def sized_recipe(request: Request) -> str:

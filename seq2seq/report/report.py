@@ -158,7 +158,6 @@ def _samples(config: Config, run: Path, name: str, device: str) -> list[str]:
 
 
 def _translation_samples(config: Config, run: Path, device: str) -> list[str]:
-    """Return sample translations."""
     sets = split_of_run(config, run, "dev", Tokenizer.load(find_model(run))).sets("dev")
     body = [
         "<h3>Samples</h3>",
@@ -205,7 +204,6 @@ def _tokens(hypothesis: Candidate) -> str:
 
 
 def _text_samples(config: Config, run: Path, device: str) -> list[str]:
-    """Return samples of a language model."""
     generator = TextGenerator.load(run, device=device)
     sampling = Sampling(temperature=0.8)
     parts = generator.generate(length=400, sampling=sampling, seed=1, samples=3)

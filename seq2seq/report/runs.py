@@ -28,7 +28,6 @@ from seq2seq.training.schedule import is_finished
 Status = Literal["running", "finished", "stopped", "damaged"]
 
 COLUMNS = ("status", "task", "updates", "best on dev", "minutes")
-"""Columns of a table of runs."""
 SAME_RUN = ("name", "data.store")
 """Recipe keys that are ignored in comparisons of recipes."""
 

@@ -18,10 +18,8 @@ from seq2seq.errors import UserError
 MAX_BYTES = 10_000_000
 """Size of a request's body."""
 MAX_TEXTS = 1_000
-"""Number of texts in a request."""
 MAX_ALTERNATIVES = 9
 MAX_TERMS = 1_000
-"""Number of terms in the glossary of a request."""
 MAX_WAITING = 10_000
 """Number of lines that wait for their translation. Further requests are refused."""
 MAX_SECONDS = 120.0

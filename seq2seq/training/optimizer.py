@@ -30,7 +30,6 @@ class Muon(torch.optim.Optimizer):
 
     found_inf: Tensor
     _step_supports_amp_scaling = True
-    """torch's name for support of `found_inf`."""
 
     def __init__(
         self,

@@ -146,7 +146,6 @@ def _precision(training: TrainingConfig, processes: Processes) -> Precision:
 
 
 def _build_model(config: Config, run: Path, data: PreparedData) -> Network:
-    """Return the model with its initial weights."""
     set_seed(config.training.seed)
     model = build_model(config, data.tokenizer)
     init_from = config.training.init_from

@@ -91,7 +91,6 @@ class RunState:
     minutes: float = 0.0
     """Training time of the run, including the time before it was resumed."""
     minutes_at_checkpoint: float = 0.0
-    """Training time at the last checkpoint."""
     skipped: int = 0
     """Number of updates skipped because of a non-finite gradient."""
     overflows: int = 0
@@ -113,7 +112,6 @@ class RunState:
     """Updates of the last `keep_last` checkpoints that were due. Those saved only because of a
     signal are not included: the next checkpoint replaces them."""
     totals: Totals = field(default_factory=Totals)
-    """Sums of the updates since metrics were last logged."""
     loss_scale: dict[str, float] = field(default_factory=dict)
     """State of the gradient scaler; empty unless in fp16."""
     data: str = ""

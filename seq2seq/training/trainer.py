@@ -215,7 +215,6 @@ class Trainer:
             logger.info("stopping: no better model in %d validations", training.patience)
 
     def _save(self) -> None:
-        """Write a checkpoint."""
         self._update_state()
         self._write_checkpoint()
         self.log.restart_clock()
