@@ -1,7 +1,6 @@
 """Recipes: frozen dataclasses, read from YAML, validated, and written back in full."""
 
 from seq2seq.config.data import (
-    AugmentConfig,
     CleaningConfig,
     CorpusConfig,
     DataConfig,
