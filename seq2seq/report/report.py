@@ -44,6 +44,14 @@ TRAINING = {
 SCORES = {
     name: f"Development set: {metric.title}" for name, metric in METRICS.items() if metric.title
 }
+NUM_SAMPLES = 8
+"""Maximum number of translations."""
+NUM_TEXTS, TEXT_TOKENS = 3, 400
+"""Number and length of the samples of a language model."""
+NUM_ERRORS = 10
+MAX_CLASSIFIED = 5_000
+MAX_CHARACTERS = 400
+"""Number of characters of a classified text that are shown."""
 
 STYLE = """
 :root { color-scheme: light dark; --line: rgb(128 128 128 / 0.3); }
@@ -168,7 +176,7 @@ def _translation_samples(config: Config, run: Path, device: str) -> list[str]:
         translator = load(config.pairs.tag("dev", direction))
         sources, references = store.texts()
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-        chosen = order[:: len(order) * len(sets) // 8 + 1]  # at most eight, of all lengths
+        chosen = order[:: len(order) * len(sets) // NUM_SAMPLES + 1]  # of all lengths
         texts = [sources[i] for i in chosen]
         width = min(5, translator.decoding.beam)
         results = translator.translations(texts, tokens=True, nbest=width, to=direction.target)
@@ -206,7 +214,7 @@ def _tokens(hypothesis: Candidate) -> str:
 def _text_samples(config: Config, run: Path, device: str) -> list[str]:
     generator = TextGenerator.load(run, device=device)
     sampling = Sampling(temperature=0.8)
-    parts = generator.generate(length=400, sampling=sampling, seed=1, samples=3)
+    parts = generator.generate(length=TEXT_TOKENS, sampling=sampling, seed=1, samples=NUM_TEXTS)
     texts = map("".join, zip(*parts, strict=True))
     blocks = [f'<pre style="white-space: pre-wrap">{escape(text)}</pre>' for text in texts]
     return ["<h3>Samples</h3>", "<p>Temperature 0.8, seed 1.</p>", *blocks]
@@ -216,7 +224,7 @@ def _classifications(config: Config, run: Path, device: str) -> list[str]:
     """Return the confusion matrix and the most confident errors."""
     classifier = TextClassifier.load(run, device=device)
     data = split_of_run(config, run, "dev", classifier.tokenizer)
-    texts, labels = data.store("dev").texts(5_000)
+    texts, labels = data.store("dev").texts(MAX_CLASSIFIED)
     predictions = classifier.classify(texts)
     counts: Counter[tuple[str, str]] = Counter()
     errors = []
@@ -231,8 +239,8 @@ def _classifications(config: Config, run: Path, device: str) -> list[str]:
     confusion = [["true \\ predicted", *names]]
     confusion += [[label, *(f"{counts[label, name]:,}" for name in names)] for label in names]
     rows = [["true", "predicted", "probability", "text"]]
-    for prob, label, predicted, text in sorted(errors, reverse=True)[:10]:
-        rows.append([label, predicted, f"{prob:.1%}", shorten(text, 400)])
+    for prob, label, predicted, text in sorted(errors, reverse=True)[:NUM_ERRORS]:
+        rows.append([label, predicted, f"{prob:.1%}", shorten(text, MAX_CHARACTERS)])
     return [
         "<h3>Confusion matrix</h3>",
         table(confusion),

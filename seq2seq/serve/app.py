@@ -43,6 +43,8 @@ from seq2seq.text.language import language_name, listed
 
 MAX_FILES = 100
 """Number of translated files that wait for their download."""
+GRACE = 30
+"""Seconds for running requests after a signal to stop."""
 
 logger = logging.getLogger(__name__)
 
@@ -245,7 +247,7 @@ def serve(server: Server, host: str, port: int, proxies: list[str]) -> None:
         log_level="critical",
         access_log=False,
         timeout_keep_alive=5,
-        timeout_graceful_shutdown=30,
+        timeout_graceful_shutdown=GRACE,
         server_header=False,
         forwarded_allow_ips=proxies,  # other clients could choose their address
     )

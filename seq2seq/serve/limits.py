@@ -26,6 +26,7 @@ MAX_SECONDS = 120.0
 """Time to receive and to answer a request."""
 MAX_ADDRESSES = 10_000
 """Number of keys and addresses whose requests are counted."""
+MINUTE = 60.0
 
 REQUESTS = Counter("seq2seq_requests", "Requests", ["path", "status"])
 LATENCY = Histogram("seq2seq_latency_seconds", "Time to an answer")
@@ -75,7 +76,7 @@ class Keys:
         now, name = time.monotonic(), key if known else address
         times = self._times[name] = self._times.pop(name, deque(maxlen=self.rate))
         for last in (times, self._times.get(address, times)):
-            if self.rate and len(last) == self.rate and last[0] > now - 60:
+            if self.rate and len(last) == self.rate and last[0] > now - MINUTE:
                 raise HTTPException(429, f"Slowdown: {self.rate} per 1 minute")
         times.append(now)
         if len(self._times) > MAX_ADDRESSES:

@@ -26,6 +26,8 @@ from seq2seq.serve import limits
 from seq2seq.serve.collector import Collector
 from seq2seq.text.language import base_code, language_identifier, language_name, unknown_language
 
+DETECTED = 1_000
+"""Number of characters from which a language is detected."""
 Pair = tuple[str, str]
 """Source and target language."""
 
@@ -106,7 +108,7 @@ class Models:
 
     def detect(self, text: str, target: str = "") -> list[dict[str, Any]]:
         """Return the probable language of a text, of those that can be translated to a target."""
-        scores = dict(language_identifier().rank(text[:1_000]))
+        scores = dict(language_identifier().rank(text[:DETECTED]))
         sources = [code for code in self.sources if target in self.targets(code)] or self.sources
         scores = {code: float(scores.get(base_code(code), 0.0)) for code in sources}
         code = max(sources, key=lambda code: scores[code])

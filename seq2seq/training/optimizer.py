@@ -15,6 +15,10 @@ from seq2seq.model.transformer import num_matrices
 
 FUSED_ADAM_DEVICES = ("cpu", "cuda", "meta")
 """Devices on which torch's fused Adam supports `found_inf`; others, such as MPS, ignore it."""
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Coefficients of the quintic Newton-Schulz iteration that moves singular values towards 1."""
+NUM_ITERATIONS = 5
 MOMENTUM = 0.95
 ELEMENTS_AT_ONCE = 2**20
 """Maximum number of elements per batched product. Only small matrices are faster in a batch."""
@@ -90,11 +94,11 @@ class Muon(torch.optim.Optimizer):
 def orthogonalize(matrices: Tensor) -> Tensor:
     """Return approximately U V^T of each matrix U S V^T, (n, rows, columns) with rows <= columns.
 
-    Five quintic Newton-Schulz steps give singular values between about 0.7 and 1.2.
+    Five Newton-Schulz steps give singular values between about 0.7 and 1.2.
     """
-    a, b, c = 3.4445, -4.7750, 2.0315
+    a, b, c = COEFFICIENTS
     x = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
-    for _ in range(5):
+    for _ in range(NUM_ITERATIONS):
         gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
