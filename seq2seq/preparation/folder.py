@@ -120,6 +120,8 @@ def _fingerprint(config: Config, files: Sequence[Path], pretrained: Tokenizer | 
     """Return a hash of all options and input files (path, size, time) that determine the data."""
     tokenizer = asdict(config.tokenizer)
     del tokenizer["bpe_dropout"]
+    if not tokenizer["new_pieces"]:  # data of older versions stay valid
+        del tokenizer["new_pieces"]
     data = asdict(with_paths(config).data)
     del data["store"]
     data.pop("augment", None)
