@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from seq2seq.config import PairsConfig
 from seq2seq.data.store import Ids, Store
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import Vocabulary
+from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.text.augment import CHANGES, Pair, join
 
 CACHED_WORDS = 100_000
@@ -56,10 +55,9 @@ class BPEDropout:
     not tried again.
     """
 
-    def __init__(self, vocabulary: Vocabulary, probability: float) -> None:
+    def __init__(self, vocabulary: SentencePieces, probability: float) -> None:
         self.probability = probability
-        model = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
-        costs = _costs(model)
+        costs = _costs(vocabulary)
         texts = vocabulary.pieces(range(vocabulary.size))
         self._ids = {text: i for i, text in enumerate(texts) if text in costs}
         self._costs = {text: costs[text] for text in self._ids}
@@ -128,16 +126,14 @@ class BPEDropout:
         return tuple(self._ids[symbol] for symbol in symbols), count
 
 
-def _costs(model: Any) -> dict[str, float]:
+def _costs(vocabulary: SentencePieces) -> dict[str, float]:
     """Return the costs of ordinary pieces: no bytes, special or longer user-defined symbols."""
-    tests = model.is_unknown, model.is_control, model.is_unused, model.is_byte
-    ids = [i for i in range(len(model)) if not any(test(i) for test in tests)]
-    pieces = [model.id_to_piece(i) for i in ids]
+    model = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
     # Without any merge, only user-defined symbols have more than one character.
-    unmerged = model.encode(pieces, out_type=str, enable_sampling=True, alpha=1.0)
+    unmerged = model.encode([*vocabulary.scores], out_type=str, enable_sampling=True, alpha=1.0)
     return {
-        piece: -model.get_score(i)
-        for i, piece, parts in zip(ids, pieces, unmerged, strict=True)
+        piece: -score
+        for (piece, score), parts in zip(vocabulary.scores.items(), unmerged, strict=True)
         if len(piece) == 1 or piece not in parts
     }
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain, islice
 
 from seq2seq.data.mapped_pieces import (
@@ -11,7 +12,6 @@ from seq2seq.data.mapped_pieces import (
     UNUSED,
     USER_DEFINED,
     MappedPieces,
-    model_proto,
 )
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import BOS, EOS, PAD, UNK, SentencePieces
@@ -36,34 +36,27 @@ def _extended(
 ) -> SentencePieces:
     known, symbol = next(iter(vocabulary.languages.items()))
     symbols = {language: symbol.replace(known, language) for language in languages}
-    model = model_proto(vocabulary.model)
-    entries = {entry.piece: entry for entry in model.pieces}
-    lowest, step = min(entry.score for entry in model.pieces) - 1, int(vocabulary.has_merges())
+    old, step = {*vocabulary.model_pieces()}, int(vocabulary.has_merges())
+    lowest = min(vocabulary.scores.values()) - 1
+    added = {x: lowest - i * step for i, x in enumerate(pieces) if x not in old}
+    types = dict.fromkeys(old.intersection(pieces), NORMAL)
     if not isinstance(vocabulary, MappedPieces):
-        for piece in symbols.values():
-            model.pieces.add(piece=piece, type=USER_DEFINED)
-    for i, piece in enumerate(pieces):
-        if piece in entries:
-            entries[piece].type = NORMAL
-        else:
-            model.pieces.add(piece=piece, score=lowest - i * step)
-    content = model.SerializeToString()
-    if not isinstance(vocabulary, MappedPieces):
-        return SentencePieces(content, "the extended tokenizer")
-    new = [name for name in [*symbols.values(), *pieces] if name not in vocabulary.ids]
-    ids = {**vocabulary.ids, **{name: vocabulary.size + i for i, name in enumerate(new)}}
+        new = dict.fromkeys(symbols.values(), 0.0)
+        types |= dict.fromkeys(new, USER_DEFINED)
+        return SentencePieces(edited(vocabulary.model, types, new | added), "extended")
+    names = [name for name in [*symbols.values(), *pieces] if name not in vocabulary.ids]
+    ids = {**vocabulary.ids, **{name: vocabulary.size + i for i, name in enumerate(names)}}
     given = vocabulary.given
     if given:
         given = given._replace(symbols={**given.symbols, **symbols})
-    return MappedPieces(content, ids, "the extended tokenizer", given)
+    return MappedPieces(edited(vocabulary.model, types, added), ids, "extended", given)
 
 
 def lacking_pieces(vocabulary: SentencePieces, trained: SentencePieces) -> list[str]:
     """Return the pieces of a trained vocabulary that another one lacks, single characters first."""
     known = {*vocabulary.pieces(range(vocabulary.size))}
-    entries = model_proto(trained.model).pieces
-    pieces = [x.piece for x in entries if x.type == NORMAL and x.piece not in known]
-    return sorted(pieces, key=lambda piece: len(piece) > 1)
+    lacking = [piece for piece in trained.scores if piece not in known]
+    return sorted(lacking, key=lambda piece: len(piece) > 1)
 
 
 def reduced(tokenizer: Tokenizer, languages: Sequence[str], texts: Iterable[str]) -> Tokenizer:
@@ -87,12 +80,10 @@ def _reduced(
     if not isinstance(vocabulary, MappedPieces):
         raise UserError("pieces can be dropped from models of transformers only, such as NLLB")
     names = [piece for piece in vocabulary.ids if piece in used or len(piece) == 1]
-    ids, model = {piece: i for i, piece in enumerate(names)}, model_proto(vocabulary.model)
-    for entry in model.pieces:
-        if entry.type == NORMAL and entry.piece not in ids:
-            entry.type = UNUSED
+    ids = {piece: i for i, piece in enumerate(names)}
+    types = {piece: UNUSED for piece in vocabulary.scores if piece not in ids}
     given = vocabulary.given and vocabulary.given._replace(symbols=symbols)
-    return MappedPieces(model.SerializeToString(), ids, "the reduced tokenizer", given)
+    return MappedPieces(edited(vocabulary.model, types, {}), ids, "reduced", given)
 
 
 def old_ids(old: SentencePieces, new: SentencePieces) -> list[list[int]]:
@@ -114,3 +105,49 @@ def old_ids(old: SentencePieces, new: SentencePieces) -> list[list[int]]:
             ids[piece] = found or list(range(old.size))
         rows.append(ids[piece])
     return rows
+
+
+def edited(model: bytes, types: Mapping[str, int], added: Mapping[str, float]) -> bytes:
+    """Return a SentencePiece model with other types of pieces, and with more pieces and scores.
+
+    SentencePiece's own classes need the newest protobuf. This does not: a model is a sequence of
+    messages, and of two values of a field the last one counts.
+    """
+    names = {name.encode(): kind for name, kind in types.items()}
+    parts = [
+        field(number, body + _type(names.get(body[2 : 2 + body[1]])) if number == 1 else body)
+        for number, body in fields(model)
+    ]
+    parts += [
+        field(
+            1, field(1, name.encode()) + b"\x15" + struct.pack("<f", score) + _type(types.get(name))
+        )
+        for name, score in added.items()
+    ]
+    return b"".join(parts)
+
+
+def _type(kind: int | None) -> bytes:
+    return b"" if kind is None else bytes([0x18, kind])
+
+
+def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield number and content of the fields of a message, up to the first field of a number."""
+    position = 0
+    while position < len(message) and message[position] & 7 == 2:
+        number, length, shift, byte = message[position] >> 3, 0, 0, 0x80
+        while byte & 0x80:
+            position += 1
+            byte = message[position]
+            length, shift = length | (byte & 0x7F) << shift, shift + 7
+        position += 1 + length
+        yield number, message[position - length : position]
+
+
+def field(number: int, content: bytes) -> bytes:
+    """Return a field of a message."""
+    header, length = [number << 3 | 2], len(content)
+    while length > 0x7F:
+        header.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes([*header, length]) + content

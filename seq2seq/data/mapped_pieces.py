@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from seq2seq.data.lines import read_object_file
 from seq2seq.data.vocabulary import BOS, EOS, PAD, UNK, SentencePieces
@@ -151,13 +151,6 @@ def mapped_files(vocabularies: Sequence[SentencePieces]) -> dict[str, bytes]:
         return {M2M100_FILE: source.model, IDS_FILES[0]: maps[0], LANGUAGES_FILE: languages}
     files = dict(zip(IDS_FILES, dict.fromkeys(maps), strict=False))  # one file if both are equal
     return {MARIAN_FILES[0]: source.model, **files, MARIAN_FILES[1]: target.model}
-
-
-def model_proto(model: bytes) -> Any:
-    """Return a SentencePiece model as a protocol buffer message."""
-    from sentencepiece import sentencepiece_model_pb2
-
-    return sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
 
 
 def _sorted(ids: Mapping[str, int]) -> dict[str, int]:

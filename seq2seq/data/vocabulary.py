@@ -124,10 +124,21 @@ class SentencePieces(Vocabulary):
         """Return each text, given by its pieces, as one line."""
         return self.decode(self.piece_ids(texts))
 
+    def model_pieces(self) -> list[str]:
+        """Return all pieces of the SentencePiece model."""
+        return [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
+
+    @cached_property
+    def scores(self) -> dict[str, float]:
+        """Score of each piece of text, without special symbols, bytes and unused pieces."""
+        model = self._processor
+        tests = model.is_unknown, model.is_control, model.is_unused, model.is_byte
+        pieces = enumerate(self.model_pieces())
+        return {x: model.get_score(i) for i, x in pieces if not any(test(i) for test in tests)}
+
     def has_merges(self) -> bool:
         """Return whether this is a BPE model: its scores are ranks, not log-probabilities."""
-        ids = range(self._processor.get_piece_size())
-        return all(self._processor.get_score(i).is_integer() for i in ids)
+        return all(score.is_integer() for score in self.scores.values())
 
     def keeps_spaces(self) -> bool:
         """Return whether spaces and line feeds are preserved; language models need this."""

@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.config import Config, Direction
+from seq2seq.data.extension import fields
 from seq2seq.data.mapped_pieces import (
     IDS_FILES,
     LANGUAGES_FILE,
     M2M100_FILE,
     MARIAN_FILES,
     MASK,
-    UNUSED,
     MappedPieces,
     mapped_files,
-    model_proto,
 )
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import UNK
@@ -228,24 +227,25 @@ def _write_m2m100_tokenizer(config: Config, tokenizer: Tokenizer, folder: Path) 
 
     vocabulary = tokenizer.source
     assert isinstance(vocabulary, MappedPieces)
-    model, symbols = model_proto(vocabulary.model), vocabulary.languages
-    if any(entry.type == UNUSED for entry in model.pieces):
+    symbols, ids = vocabulary.languages, vocabulary.ids
+    if {*vocabulary.model_pieces()} - vocabulary.scores.keys() - ids.keys():  # unused
         raise UserError(
             "--to huggingface does not support a vocabulary that --keep-pieces made smaller: "
             "tokenizers there cannot split a dropped piece; use --to ctranslate2"
         )
     source, target = config.pairs.directions[0]
-    ids = {piece: i for piece, i in vocabulary.ids.items() if not piece.startswith("<unused")}
-    scores = {entry.piece: entry.score for entry in model.pieces if entry.piece in ids}
+    used = {piece: i for piece, i in ids.items() if not piece.startswith("<unused")}
+    specification = next(body for number, body in fields(vocabulary.model) if number == 3)
+    charsmap: Any = next((body for number, body in fields(specification) if number == 2), None)
     exported = NllbTokenizer(
-        vocab=ids,
-        merges=generate_merges(ids, scores),
+        vocab=used,
+        merges=generate_merges(used, vocabulary.scores),
         extra_special_tokens=list(symbols.values()),
         mask_token=MASK if MASK in ids else UNK,  # else it would get an id
         src_lang=symbols[source if vocabulary.language_first else target],
         tgt_lang=symbols[target],
         model_max_length=config.max_source_tokens + 1,
-        _spm_precompiled_charsmap=model.normalizer_spec.precompiled_charsmap or None,
+        _spm_precompiled_charsmap=charsmap or None,
     )
     exported.save_pretrained(folder)
     for name in (M2M100_FILE, LANGUAGES_FILE):  # to read the folder again
