@@ -90,7 +90,7 @@ def old_ids(old: SentencePieces, new: SentencePieces) -> list[list[int]]:
     """Return for each piece of a vocabulary the ids of another one whose mean stands for it.
 
     That is the same piece if there is one; for the symbol of a language, all such symbols; else
-    the pieces that spell it, or all pieces if they are unknown.
+    the pieces that spell it. The list is empty if they are unknown.
     """
     ids = {piece: [i] for i, piece in enumerate(old.pieces(range(old.size)))}
     symbols = [ids[symbol][0] for symbol in old.languages.values()]
@@ -101,8 +101,7 @@ def old_ids(old: SentencePieces, new: SentencePieces) -> list[list[int]]:
             spelled = old.encode_pieces([piece.replace("\u2581", " ")])[0]
             if spelled[:1] == ["\u2581"] and not piece.startswith("\u2581"):
                 del spelled[0]
-            found = [i for name in spelled for i in ids.get(name, ())]
-            ids[piece] = found or list(range(old.size))
+            ids[piece] = [i for name in spelled for i in ids.get(name, ())]
         rows.append(ids[piece])
     return rows
 

@@ -125,10 +125,10 @@ def with_vocabulary(
         ("output.bias", target),
     ):
         if (weight := weights.get(name)) is not None:
-            rows = weight[[row[0] for row in ids]]
+            rows, mean = weight[[row[0] if row else 0 for row in ids]], weight.mean(dim=0)
             for i, row in enumerate(ids):
-                if len(row) > 1:
-                    rows[i] = weight[row].mean(dim=0)
+                if len(row) != 1:
+                    rows[i] = weight[row].mean(dim=0) if row else mean
             changed[name] = rows
     return changed
 
