@@ -102,7 +102,10 @@ NEW_RECIPES = [
     ("new x --source en --target de --train corpus/train.en", "is alone: give a source file and"),
     ("new x --train corpus/train", "give the languages, such as --source en --target de"),
     ("new x --source en --target de --train short.de short.de", "short.de has 1 pairs", "needed"),
-    ("new x --from runs/mine --target fr --train corpus/train", "runs/mine is for en to de"),
+    (
+        "new x --from runs/mine --target fr --train corpus/train",
+        "the languages en, de, not 'fr'",
+    ),
     ("new x --task language_model --source en --train mybook.txt", "are for translation"),
     ("new x --task language_model --train mybook.txt --dev texts.txt", "--dev: not for language"),
     ("new x --source en --target de --train corpus/train --minutes 0", "0 is not from 0.1"),

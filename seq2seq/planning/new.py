@@ -35,7 +35,7 @@ from seq2seq.preparation.corpora import open_corpus
 from seq2seq.preparation.prepare import new_languages
 from seq2seq.preparation.text import read_texts, text_files
 from seq2seq.terminal import duration
-from seq2seq.text.language import listed
+from seq2seq.text.language import listed, unknown_language
 from seq2seq.training.records import corpus_files, current_path
 from seq2seq.training.schedule import learning_rate
 
@@ -220,6 +220,9 @@ def fine_tuned_direction(run: Path, config: Config, source: str, target: str) ->
     directions = config.pairs.directions
     fitting = [direction for direction in directions if direction.fits(target, source)]
     names = listed(f"{a} to {b}" for a, b in directions)
+    known = config.pairs.languages
+    if missing := [x for x in (source, target) if x and x not in known]:
+        raise UserError(f"--from: {run} has the languages {unknown_language(missing[0], known)}")
     if not fitting:
         raise UserError(f"--from: {run} is for {names}, not for these languages")
     if len(fitting) > 1:
