@@ -52,6 +52,7 @@ def test_a_new_language_is_added_and_trained(nllb: Family, corpus: Path) -> None
     schedule = "training.schedule=inverse_sqrt"
     config = load_config(tuned_recipe(nllb, corpus), [schedule, "training.max_steps=3"])
     assert config.tokenizer.new_pieces == 1000 and config.pairs.dev_size == 80
+    assert (config.training.optimizer, config.training.lr) == ("muon", 0.004)
     run = Path("runs/tuned")
     train(config, run, validator)
     old, new = load_model(nllb.folder, "cpu"), load_model(run / "last", "cpu")
