@@ -231,3 +231,16 @@ def test_pickled_weights_are_refused_with_a_way_out(tmp_path: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"save_pretrained"):
         load_model(folder, "cpu")
+
+
+@pytest.mark.parametrize("codes", [(), CODES])
+def test_pieces_that_are_not_needed_are_dropped(codes: tuple[str, ...], tmp_path: Path) -> None:
+    folder, kept = opus_folder(tmp_path / "opus", codes=codes), tmp_path / "kept.txt"
+    own = Translator.load(folder, device="cpu")
+    options: dict[str, Any] = {"beam": 1, "max_extra": 10, "to": "de" if codes else ""}
+    right = own.translate(LINES[:20], **options)
+    kept.write_text("".join(f"{line}\n" for line in [*LINES[:20], *right]))
+    export(folder, tmp_path / "small", to="seq2seq", keep_pieces=[kept])
+    small = Translator.load(tmp_path / "small", device="cpu")
+    assert small.tokenizer.target.size < own.tokenizer.target.size
+    assert small.translate(LINES[:20], **options) == right

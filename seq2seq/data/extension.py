@@ -6,13 +6,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain, islice
 
-from seq2seq.data.mapped_pieces import (
-    MASK,
-    NORMAL,
-    UNUSED,
-    USER_DEFINED,
-    MappedPieces,
-)
+from seq2seq.data.mapped_pieces import MASK, NORMAL, UNUSED, USER_DEFINED, MappedPieces
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import BOS, EOS, PAD, UNK, SentencePieces
 from seq2seq.errors import UserError
@@ -65,7 +59,7 @@ def reduced(tokenizer: Tokenizer, languages: Sequence[str], texts: Iterable[str]
     Single characters are kept, too. A text of kept pieces has the same pieces as before.
     """
     source, target = tokenizer.translation_vocabularies
-    symbols = {language: tokenizer.languages[language] for language in languages}
+    symbols = {name: x for name, x in tokenizer.languages.items() if name in languages}
     used, lines = {BOS, EOS, PAD, UNK, MASK, *symbols.values()}, iter(texts)
     while batch := list(islice(lines, BATCH_SIZE)):
         for vocabulary in {source, target}:

@@ -42,8 +42,6 @@ class Languages(NamedTuple):
     first: bool
     """See `Vocabulary.language_first`. If False, a source starts with the symbol of the target
     language (SMaLL-100)."""
-    start: str = EOS
-    """Start symbol of translations."""
 
 
 class MappedPieces(SentencePieces):
@@ -60,8 +58,8 @@ class MappedPieces(SentencePieces):
         super().__init__(model, name)
         self.ids, self._names, self.given = ids, list(ids), given
         self.size, self.unk_id, self.eos_id, self.pad_id = len(ids), ids[UNK], ids[EOS], ids[PAD]
-        # Marian models start a translation with padding; exports of seq2seq have a start symbol.
-        self.bos_id = ids.get(given.start if given else BOS, self.pad_id)
+        # Marian models start a translation with padding, exports of seq2seq with a start symbol.
+        self.bos_id = self.eos_id if given else ids.get(BOS, self.pad_id)
         self.language_first = bool(given and given.first)
         self._symbols = {name.lstrip("\u2581"): name for name in self.languages.values()}
         self._special = {BOS, EOS, PAD, *self.languages.values()}
