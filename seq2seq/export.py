@@ -13,7 +13,7 @@ from typing import Any
 from seq2seq.config import Config, DecodingConfig, PairsConfig, to_yaml, with_paths
 from seq2seq.data.extension import reduced
 from seq2seq.data.lines import lines_of, require_files
-from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.tokenizer import MODEL_FILES, Tokenizer
 from seq2seq.decoding.ctranslate2_engine import UNSUPPORTED
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import bleu_tokenizer
@@ -37,7 +37,7 @@ FORMATS: dict[str, tuple[Writer, str]] = {
     "ctranslate2": (ctranslate2.write_ctranslate2, ctranslate2.USAGE),
     "huggingface": (huggingface.write_huggingface, huggingface.USAGE),
     "argos": (ctranslate2.write_argos, ctranslate2.ARGOS_USAGE),
-    "seq2seq": (write_seq2seq, "`seq2seq translate {folder} < FILE`"),
+    "seq2seq": (write_seq2seq, "`seq2seq translate {folder}{names} < FILE`"),
 }
 """Function that writes a model to a folder with its card, and usage in Markdown, of each format.
 
@@ -76,7 +76,9 @@ def export(
     model, config = load_model(folder, "cpu", tokenizer).model, portable(described)
     assert isinstance(model, Transformer)
     write, usage = FORMATS[to]
-    files, direction = list(tokenizer.files), config.pairs.directions[0]
+    files = [name for name in tokenizer.files if name in MODEL_FILES]
+    direction = config.pairs.directions[0]
+    names = f" --from {direction.source} --to {direction.target}"
     start, before = tokenizer.symbols(direction)
     text = usage.format(
         folder=output.name,
@@ -84,6 +86,7 @@ def export(
         target=files[-1],
         config=config,
         direction=direction,
+        names=names if len(config.pairs.directions) > 1 else "",
         before=f"{before} + " if before else "",
         prefix=f"target_prefix=[{start}], " if start else "",
         without="[1:]" if start else "",
@@ -146,6 +149,7 @@ def model_card(
     if len(directions) > MAX_LISTED:
         listed = f" between {len(languages)} languages"
     shape, initial = config.model, config.training.init_from
+    recipe = f"\n```yaml\n{to_yaml(config).strip()}\n```\n" if start else ""
     origin = f", trained from the weights of {initial}" if initial else ""
     return f"""\
 ---
@@ -174,11 +178,7 @@ like those in its training data. Translations may omit or invent content.
 ## Training
 
 {_training(start) if start else UNKNOWN}
-
-```yaml
-{to_yaml(config).strip()}
-```
-"""
+{recipe}"""
 
 
 def _scores(run: Path, name: str, config: Config) -> str:

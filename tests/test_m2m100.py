@@ -90,6 +90,9 @@ def test_a_folder_is_exported_without_a_difference(family: Family, tmp_path: Pat
 
 def test_a_folder_is_exported_to_ctranslate2(family: Family, tmp_path: Path) -> None:
     export(family.folder, tmp_path / "int8", to="ctranslate2", quantization="int8")
+    card = (tmp_path / "int8" / "README.md").read_text()
+    assert "int8/sentencepiece.bpe.model" in card and "languages.json" not in card
+    assert "--from" in card and "```yaml" not in card
     exported, (source, target) = Translator.load(tmp_path / "int8"), family.direction
     own = Translator.load(family.folder, device="cpu", precision="int8")
     assert exported.data.directions == own.data.directions
@@ -166,3 +169,5 @@ def test_a_server_offers_all_directions_or_those_of_some_languages(nllb: Family)
     assert some.detect("Das ist ein kleines Haus")[0]["language"] == "deu_latn"
     with pytest.raises(UserError, match=r"not 'de' \(nearest: deu_Latn\)"):
         Models([nllb.folder], languages=["eng_Latn", "de"])
+    with pytest.raises(UserError, match="no direction between eng_Latn"):
+        Models([nllb.folder], languages=["eng_Latn"])

@@ -22,6 +22,7 @@ from seq2seq.export import export
 from seq2seq.formats.model_directory import load_config
 from seq2seq.formats.weights import load_model
 from seq2seq.planning.new import new_recipe
+from seq2seq.training.records import read_metrics
 from seq2seq.training.run import train
 
 NEW = [(source, target[::-1].replace("e", "\u0436")) for source, target in PAIRS]
@@ -113,6 +114,16 @@ training: {{init_from: {nllb.folder}, freeze_embeddings: true, max_steps: 2, opt
     )
     same = [name for name, x in old.items() if torch.equal(x, new[name])]
     assert same == ["target_embedding.weight"]
+
+
+def test_new_pieces_are_trained(nllb: Family, corpus: Path) -> None:
+    recipe = tuned_recipe(nllb, corpus)
+    with pytest.raises(UserError, match="would not train the pieces"):
+        load_config(recipe, ["training.freeze_embeddings=true"])
+    steps = ["training.max_steps=2", "training.validate_every=2"]
+    train(load_config(recipe, steps), Path("runs/tuned"), validator)
+    records = read_metrics(Path("runs/tuned"))  # the initial model does not have the language
+    assert [x["step"] for x in records if x["kind"] == "validation"] == [2]
 
 
 def test_a_language_that_is_not_added_is_named(nllb: Family, corpus: Path) -> None:

@@ -52,6 +52,10 @@ def check_values(config: Config) -> None:
         f"tokenizer.models has {len(tokenizer.models)} files: give one with tokenizer.shared=true, "
         "or two (source, target) with tokenizer.shared=false",
     )
+    require(
+        not (training.freeze_embeddings and tokenizer.new_pieces),
+        "training.freeze_embeddings=true would not train the pieces of tokenizer.new_pieces",
+    )
     if isinstance(config.data, TextConfig):
         _check_text(config.data)
     else:

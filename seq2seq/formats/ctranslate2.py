@@ -224,8 +224,8 @@ def _fill_norm(spec: Any, norm: Any) -> None:
 
 
 USAGE = """\
-With seq2seq: `seq2seq translate {folder} < FILE`. With CTranslate2 alone (it takes and returns
-subword pieces):
+With seq2seq: `seq2seq translate {folder}{names} < FILE`. With CTranslate2 alone (it takes and
+returns subword pieces):
 
 ```python
 import ctranslate2, sentencepiece

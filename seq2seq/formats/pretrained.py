@@ -104,10 +104,12 @@ def read_pretrained(folder: Path) -> tuple[dict[str, Any], Tokenizer]:
     search = settings | read_object_file(folder / "generation_config.json", optional=True)
     tokenizer_settings = read_object_file(folder / "tokenizer_config.json", optional=True)
     files = [M2M100_FILE] if family == "m2m_100" else list(MARIAN_FILES)
+    if not any((folder / name).exists() for name in ("tokenizer.json", "vocab.json")):
+        files.insert(0, "tokenizer.json (NLLB) or vocab.json")
     if not (folder / files[0]).exists():
         raise UserError(
-            f"it has no {files[0]}, the SentencePiece model of its tokenizer: copy the file from "
-            "the folder of the original model"
+            f"it has no {files[0]}, a file of its tokenizer: copy the file from the folder of the "
+            "original model"
         )
     tokenizer = Tokenizer.from_files([folder / files[0]])
     lengths = settings.get("max_position_embeddings"), tokenizer_settings.get("model_max_length")

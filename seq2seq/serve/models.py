@@ -24,7 +24,13 @@ from seq2seq.documents.formats import read_document
 from seq2seq.errors import UserError
 from seq2seq.serve import limits
 from seq2seq.serve.collector import Collector
-from seq2seq.text.language import base_code, language_identifier, language_name, unknown_language
+from seq2seq.text.language import (
+    base_code,
+    language_identifier,
+    language_name,
+    listed,
+    unknown_language,
+)
 
 DETECTED = 1_000
 """Number of characters from which a language is detected."""
@@ -71,6 +77,8 @@ class Models:
                 self.hops[pair] = Hop(collector, request)
         if missing := [code for code in languages if code not in known]:
             raise UserError(f"--languages: the models have {unknown_language(missing[0], known)}")
+        if not self.hops:
+            raise UserError(f"--languages: no direction between {listed(languages)}")
         language_identifier()  # also loaded now, not by the first request
         if pivot and not any(pivot in pair for pair in self.hops):
             raise UserError(f"--pivot {pivot}: no model translates from or to this language")

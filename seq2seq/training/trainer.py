@@ -117,6 +117,8 @@ class Trainer:
         """Make the remaining updates and finish the run, or save it after a signal."""
         state, training = self.state, self.config.training
         is_first = state.step == 0 and state.validated < 0
+        # The initial model might be the best one, but not if it lacks a language.
+        is_first = is_first and not self.config.tokenizer.new_pieces
         # A validation is still due if a signal interrupted it.
         if (training.init_from and is_first) or schedule.validation_is_due(training, state):
             self._validate()
