@@ -23,6 +23,7 @@ from seq2seq.decoding.translation import Request
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run, metrics_text
+from seq2seq.evaluation.metrics import tokenizer_of
 from seq2seq.export import export
 from seq2seq.formats.model_directory import load_config
 from seq2seq.planning.new import new_recipe
@@ -32,6 +33,7 @@ from seq2seq.processes import Processes
 from seq2seq.serve.app import Server
 from seq2seq.serve.limits import Keys
 from seq2seq.serve.models import Models
+from seq2seq.text.language import base_code, identify, is_foreign, language_name, sentences
 from seq2seq.training.log import summary
 from seq2seq.training.records import read_metrics
 from seq2seq.training.run_directory import RunState
@@ -490,3 +492,15 @@ def test_a_run_gets_a_new_language(
     assert new.pieces(range(old.size)) == old.pieces(range(old.size)) and new.size > old.size
     assert new.encode_pieces(["<2xx> the dog"])[0][0] == "\u2581<2xx>"
     assert all(after.translate(["the dog"], to=language) for language in ("de", "xx"))
+
+
+def test_codes_with_three_letters_and_a_script_are_known() -> None:
+    assert [*map(base_code, ["deu_Latn", "zho_Hans", "pt-BR", "de", "prs_Arab"])] == [
+        *("de", "zh", "pt", "de", "fa")
+    ]
+    assert language_name("zho_Hant") == "Chinese (Traditional)"
+    assert tokenizer_of("zho_Hans") == tokenizer_of("zh") != tokenizer_of("deu_Latn") == "13a"
+    text = "Er kam am 3. Mai an. Dann ging er."
+    assert sentences(text, "deu_Latn") == sentences(text, "de") != sentences(text, "eng_Latn")
+    assert identify("Das ist ein kleines Haus.", ["eng_Latn", "deu_Latn"]) == "deu_Latn"
+    assert not is_foreign("Das ist ein kleines Haus mit einem Garten.", "deu_Latn")

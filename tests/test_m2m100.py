@@ -8,16 +8,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from m2m100 import FAMILIES, Family, make_family, transformers
 from trained import LINES, PAIRS
 
+from seq2seq.data.batching import collate
 from seq2seq.decoding import translator as translator_module
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.export import export
 from seq2seq.formats.weights import load_model
+from seq2seq.training.loss import ModelLoss
 
 MAX_LEN = 30
 """Maximum number of tokens of the translations that are compared."""
@@ -70,6 +73,29 @@ def test_log_probabilities_are_the_same(family: Family) -> None:
         right = own.references[0].log_probs
         first = family.start - 1
         assert row[first : first + len(right)] == pytest.approx(right, abs=1e-4)
+
+
+def test_the_loss_of_training_is_the_same(family: Family) -> None:
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(family.folder).eval()
+    tokenizer, (sources, targets) = family.tokenizer(), map(list, zip(*PAIRS[:20], strict=True))
+    batch = tokenizer(sources, text_target=targets, return_tensors="pt", padding=True)
+    labels = batch["labels"][:, 2 - family.start :].contiguous()
+    batch["labels"] = labels.masked_fill(labels == 1, -100)
+    loaded = load_model(family.folder, "cpu")
+    prefix = loaded.tokenizer.prefix(family.direction)
+    own_sources, own_targets = (
+        [np.array(ids, dtype=np.int32) for ids in vocabulary.encode(texts)]
+        for vocabulary, texts in (
+            (loaded.tokenizer.source, [f"{prefix} {text}" for text in sources]),
+            (loaded.tokenizer.target, targets),
+        )
+    )
+    own = collate(own_sources, own_targets, loaded.tokenizer)
+    with torch.no_grad():
+        loss, _ = ModelLoss(loaded.model, 0.0)(own)
+        mean = model(**batch).loss
+    assert own.num_labels == int((labels != 1).sum())
+    assert (loss / own.num_labels).item() == pytest.approx(mean.item(), abs=1e-5)
 
 
 def test_a_folder_is_exported_without_a_difference(family: Family, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,10 +43,10 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "new"
 
 
-def tuned_recipe(nllb: Family, corpus: Path) -> Path:
+def tuned_recipe(nllb: Family, corpus: Path, language: str = "xyz_Cyrl") -> Path:
     options: dict[str, Any] = {"task": "translation", "source": "", "target": "", "minutes": 0.05}
     files: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
-    pairs = [("eng_Latn", "xyz_Cyrl", str(corpus))]
+    pairs = [("eng_Latn", language, str(corpus))]
     return new_recipe("tuned", files, pairs=pairs, run=nllb.folder, **options)
 
 
@@ -124,6 +125,18 @@ def test_new_pieces_are_trained(nllb: Family, corpus: Path) -> None:
     train(load_config(recipe, steps), Path("runs/tuned"), validator)
     records = read_metrics(Path("runs/tuned"))  # the initial model does not have the language
     assert [x["step"] for x in records if x["kind"] == "validation"] == [2]
+
+
+@pytest.mark.parametrize("language", ["xyz_Cyrl", "deu_Latn"])
+def test_a_recipe_for_little_memory_saves_it(
+    nllb: Family, corpus: Path, monkeypatch: pytest.MonkeyPatch, language: str
+) -> None:
+    Path("new.deu_Latn").write_text(Path("new.xyz_Cyrl").read_text())
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=100_000))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    training = load_config(tuned_recipe(nllb, corpus, language)).training
+    assert training.gradient_checkpointing and training.micro_batch_tokens == 1024
+    assert training.freeze_embeddings == (language == "deu_Latn")  # new pieces are trained
 
 
 def test_a_language_that_is_not_added_is_named(nllb: Family, corpus: Path) -> None:
