@@ -27,6 +27,8 @@ from seq2seq.training.records import last_start, metric_name, read_metrics, requ
 
 UNKNOWN = "Not recorded: this model was exported without its run."
 
+QUANTIZED = "ctranslate2", "argos"
+"""Formats with a choice of the data type of the weights."""
 MAX_LISTED = 20
 """Maximum number of directions that a model card lists."""
 
@@ -64,16 +66,20 @@ def export(
     """
     require_new_folder(output)
     require_files(keep_pieces)
+    if quantization and to not in QUANTIZED:
+        raise UserError(f"--quantization is for {' and '.join(QUANTIZED)}")
     folder = find_model(run, checkpoint)
     described, tokenizer = describe_model(folder)
     if not described.translates:
         raise UserError(f"exports are for translation models, not for task={described.task}")
     if languages:
         described = replace(described, data=restricted(described.pairs, str(run), languages))
+    vocabulary = None
     if keep_pieces:
         texts = chain.from_iterable(map(lines_of, keep_pieces))
-        tokenizer = reduced(tokenizer, described.pairs.languages, texts)
-    model, config = load_model(folder, "cpu", tokenizer).model, portable(described)
+        vocabulary = reduced(tokenizer, described.pairs.languages, texts)
+    loaded, config = load_model(folder, "cpu", vocabulary), portable(described)
+    model, tokenizer = loaded.model, loaded.tokenizer
     assert isinstance(model, Transformer)
     write, usage = FORMATS[to]
     files = [name for name in tokenizer.files if name in MODEL_FILES]

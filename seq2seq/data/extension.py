@@ -111,12 +111,9 @@ def edited(model: bytes, types: Mapping[str, int], added: Mapping[str, float]) -
         field(number, body + _type(names.get(body[2 : 2 + body[1]])) if number == 1 else body)
         for number, body in fields(model)
     ]
-    parts += [
-        field(
-            1, field(1, name.encode()) + b"\x15" + struct.pack("<f", score) + _type(types.get(name))
-        )
-        for name, score in added.items()
-    ]
+    for name, score in added.items():
+        body = field(1, name.encode()) + b"\x15" + struct.pack("<f", score)
+        parts.append(field(1, body + _type(types.get(name))))
     return b"".join(parts)
 
 
@@ -125,7 +122,7 @@ def _type(kind: int | None) -> bytes:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield number and content of the fields of a message, up to the first field of a number."""
+    """Yield number and content of the fields of a message, up to the first one without a length."""
     position = 0
     while position < len(message) and message[position] & 7 == 2:
         number, length, shift, byte = message[position] >> 3, 0, 0, 0x80

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seq2seq.data.lines import read_object_file
-from seq2seq.data.vocabulary import BOS, EOS, PAD, UNK, SentencePieces
+from seq2seq.data.vocabulary import BOS, EOS, PAD, UNK, SentencePieces, language_symbols
 from seq2seq.errors import UserError
 
 MARIAN_FILES = ("source.spm", "target.spm")
@@ -66,7 +66,7 @@ class MappedPieces(SentencePieces):
 
     @cached_property
     def languages(self) -> Mapping[str, str]:
-        return self.given.symbols if self.given else super().languages
+        return self.given.symbols if self.given else language_symbols(self.ids)
 
     @property
     def checksum(self) -> str:

@@ -97,8 +97,7 @@ class SentencePieces(Vocabulary):
     @cached_property
     def languages(self) -> Mapping[str, str]:
         """The symbol of each language that has one."""
-        found = ((LANGUAGE.fullmatch(piece), piece) for piece in self.pieces(range(self.size)))
-        return {match[1] or match[2]: piece for match, piece in found if match}
+        return language_symbols(self.model_pieces())
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self._encode(texts, int)
@@ -126,7 +125,7 @@ class SentencePieces(Vocabulary):
 
     def model_pieces(self) -> list[str]:
         """Return all pieces of the SentencePiece model."""
-        return [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
+        return self._processor.id_to_piece([*range(self._processor.get_piece_size())])
 
     @cached_property
     def scores(self) -> dict[str, float]:
@@ -165,6 +164,12 @@ class SentencePieces(Vocabulary):
         special = {self.pad_id, self.bos_id, self.eos_id}
         plain = [[i for i in row if i < num_pieces and i not in special] for row in ids]
         return [text.replace("\n", " ") for text in self._processor.decode(plain)]
+
+
+def language_symbols(pieces: Iterable[str]) -> dict[str, str]:
+    """Return the symbols among pieces, by their languages."""
+    found = ((LANGUAGE.fullmatch(piece), piece) for piece in pieces)
+    return {match[1] or match[2]: piece for match, piece in found if match}
 
 
 def train_vocabulary(

@@ -76,10 +76,8 @@ def write_huggingface(
 ) -> None:
     """Write a folder for `AutoModelForSeq2SeqLM` and `AutoTokenizer`, without custom code.
 
-    quantization: must be None.
+    quantization: not used.
     """
-    if quantization:
-        raise UserError("--quantization is for ctranslate2 and argos")
     _require_supported(config, tokenizer)
     require_extra("transformers", "--to huggingface")
     from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig

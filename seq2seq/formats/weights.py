@@ -116,15 +116,15 @@ def with_vocabulary(
 ) -> dict[str, Tensor]:
     """Return the weights with a row for each piece of another vocabulary; see `old_ids`."""
     changed = dict(weights)
-    sides = zip(old.translation_vocabularies, new.translation_vocabularies, strict=True)
-    source, target = (old_ids(*side) for side in sides)
-    for name, ids in (
+    source, target = zip(old.translation_vocabularies, new.translation_vocabularies, strict=True)
+    for name, side in (
         ("source_embedding.weight", source),
         ("target_embedding.weight", target),
         ("output.weight", target),
         ("output.bias", target),
     ):
         if (weight := weights.get(name)) is not None:
+            ids = old_ids(*side)
             rows, mean = weight[[row[0] if row else 0 for row in ids]], weight.mean(dim=0)
             for i, row in enumerate(ids):
                 if len(row) != 1:
@@ -136,9 +136,7 @@ def with_vocabulary(
 def write_seq2seq(
     model: Network, tokenizer: Tokenizer, config: Config, folder: Path, quantization: str | None
 ) -> None:
-    """Write a model directory. quantization: must be None."""
-    if quantization:
-        raise UserError("--quantization is for ctranslate2 and argos")
+    """Write a model directory. quantization: not used."""
     save_model(folder, snapshot(model), tokenizer, config)
 
 

@@ -310,9 +310,10 @@ def fine_tuning(request: Request, run: Path, config: Config, new_pieces: int) ->
 
 
 def _usual_training(config: Config) -> TrainingConfig:
-    """Return settings for the training of a pre-trained model: those of `new` for small ones.
+    """Return the presumed training settings of a pre-trained model, whose recipe is unknown.
 
-    Others, as all published ones, have been trained with Adam.
+    A small model is presumed to be trained as `new` trains its size. Larger models, such as all
+    published ones, are trained with Adam.
     """
     small = [size for size in SIZES["translation"][:2] if size.dim >= config.model.dim]
     if not small:

@@ -163,7 +163,7 @@ class Server:
         """Translate text, as DeepL."""
         texts = self.checked(fields.get("text"), "text")
         target = str(fields.get("target_lang") or "").lower()
-        if not any(target in self.models.targets(source) for source in self.models.sources):
+        if not any(self.models.route(source, target) for source in self.models.sources):
             target = target.split("-")[0]  # such as EN-GB
         languages = {"source": fields.get("source_lang") or "auto", "target": target}
         pair, _ = self.languages_of(languages, texts)

@@ -117,7 +117,7 @@ class Models:
     def detect(self, text: str, target: str = "") -> list[dict[str, Any]]:
         """Return the probable language of a text, of those that can be translated to a target."""
         scores = dict(language_identifier().rank(text[:DETECTED]))
-        sources = [code for code in self.sources if target in self.targets(code)] or self.sources
+        sources = [code for code in self.sources if self.route(code, target)] or self.sources
         scores = {code: float(scores.get(base_code(code), 0.0)) for code in sources}
         code = max(sources, key=lambda code: scores[code])
         return [{"confidence": round(100 * scores[code], 1), "language": code}]

@@ -10,9 +10,6 @@ from itertools import chain
 from textwrap import shorten
 from typing import Any
 
-from babel import Locale, UnknownLocaleError
-from babel.core import get_global
-
 from seq2seq.text.protect import ProtectedText
 
 _WHITE_SPACE = re.compile(r"[^\S\r\n]")
@@ -45,6 +42,8 @@ def words(text: str) -> list[str]:
 
 def language_name(code: str) -> str:
     """Return the English name of a language code, or the code itself if it is unknown."""
+    from babel import Locale, UnknownLocaleError
+
     base = base_code(code)
     try:
         return Locale.parse("_".join([base, *re.split("[-_]", code)[1:]])).english_name or code
@@ -52,8 +51,11 @@ def language_name(code: str) -> str:
         return str(Locale("en").languages.get(base, code))
 
 
+@cache
 def base_code(language: str) -> str:
     """Return the ISO 639-1 code of a language, or its own without script and region."""
+    from babel.core import get_global  # here: most translations do not need it
+
     code = re.split("[-_]", language.lower())[0]
     alias: str = get_global("language_aliases").get(code, code)
     return alias.split("_")[0]
