@@ -139,10 +139,11 @@ def test_a_recipe_for_little_memory_saves_it(
     assert training.freeze_embeddings == (language == "deu_Latn")  # new pieces are trained
 
 
-def test_a_language_that_is_not_added_is_named(nllb: Family, corpus: Path) -> None:
+@pytest.mark.parametrize("languages", ["eng_Latn, xyz_Cyrl", "xyz_Cyrl, eng_Latn"])
+def test_a_language_that_is_not_added_is_named(languages: str, nllb: Family, corpus: Path) -> None:
     recipe = f"""{{
-data: {{train: {{path: {corpus}, languages: [eng_Latn, xyz_Cyrl]}}, dev_size: 9}},
-training: {{init_from: {nllb.folder}}}}}"""
+data: {{train: {{path: {corpus}, languages: [{languages}]}}, dev_size: 9}},
+training: {{init_from: {nllb.folder}, max_steps: 1}}}}"""
     Path("wrong.yaml").write_text(recipe)
     with pytest.raises(UserError, match=r"not 'xyz_Cyrl'; tokenizer.new_pieces=1000 adds it"):
         train(load_config("wrong.yaml"), Path("runs/wrong"), validator)
