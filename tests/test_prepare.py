@@ -357,6 +357,22 @@ def test_sources_of_excluded_corpora_are_dropped(corpus: Path) -> None:
     assert data.facts("train")["dropped"]["overlap"] == 7
 
 
+def test_pairs_are_selected_by_scores(corpus: Path) -> None:
+    scores = corpus / "scores"
+    train = f"data.train={{path: {corpus}/train, scores: {scores}}}"
+    options = [train, "data.clean.min_score=50", f"data.store={corpus}/store"]
+    config_for(corpus, "")
+
+    def drops(factor: float) -> int:
+        """Return the number of pairs dropped by scores of 0 to 199 times a factor."""
+        scores.write_text("".join(f"{factor * i}\n" for i in range(200)))
+        prepared = prepare(load_config(corpus / "recipe.yaml", options))
+        return int(prepared.facts("train")["dropped"]["scores"])
+
+    assert drops(1) == 49  # one of the first 50 pairs is blank
+    assert drops(0.5) == 99  # other scores make other data, although no option has changed
+
+
 def test_an_interruption_of_the_last_step_loses_no_pairs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 from pyarrow import feather
 
-from seq2seq.config import CorpusConfig, Direction, PairsConfig
+from seq2seq.config import CleaningConfig, CorpusConfig, Direction, PairsConfig
 from seq2seq.errors import UserError
 from seq2seq.preparation.chunks import Chunk, Selection
 from seq2seq.preparation.cleaning import CODES, KEPT
@@ -29,7 +29,10 @@ def write_chunks(
     random = np.random.default_rng(0)
     hashes = random.integers(0, 2**64, distinct, dtype=np.uint64)
     direction = Direction("en", "de")
-    opened = [Corpus("train", direction, None, str(i), [], lambda: iter(())) for i in range(2)]
+    opened = [
+        Corpus("train", direction, None, str(i), [], lambda: iter(()), scores)
+        for i, scores in enumerate([folder / "scores", None])
+    ]
     chunks, rows = [], []
     for i, size in enumerate(sizes):
         rules = random.choice([KEPT, KEPT, KEPT, CODES["blank"]], size).astype(np.uint8)
@@ -78,3 +81,29 @@ def test_a_sample_has_about_its_size_and_only_kept_pairs(tmp_path: Path) -> None
     assert set(sample) <= set(kept)
     assert len(sample) == pytest.approx(1000 * len(kept) / len(rows), rel=0.1)
     assert [source for source, _ in selected.sample(5000, data)] == kept
+
+
+@pytest.mark.parametrize("min_score", [None, 0.4, -9.0])
+@pytest.mark.parametrize("share", [None, 0.5, 1e-9])
+def test_pairs_with_low_scores_are_dropped(
+    min_score: float | None, share: float | None, tmp_path: Path
+) -> None:
+    """By simple loops: the best share of what is left of the corpus, above the threshold."""
+    selected, rows = write_chunks(tmp_path, [30, 10, 60], distinct=50, corpora=(0, 0, 1))
+    scores = np.random.default_rng(1).random(40).round(1).tolist()  # with equal ones
+    lines = [f"a\tb\t{score}\n" for score in scores]
+    (tmp_path / "scores").write_text("".join(lines))
+    selected.drop_low_scores(CleaningConfig(min_score=min_score, best_share=share))
+    kept = [i for i, (rule, *_) in enumerate(rows[:40]) if rule == KEPT]
+    best = sorted(kept, key=lambda i: -scores[i])[: round(len(kept) * (share or 1))]
+    best = [i for i in best if min_score is None or scores[i] >= min_score]
+    others = [i for i, (rule, *_) in enumerate(rows) if rule == KEPT and i >= 40]
+    assert selected.kept.tolist() == sorted(best) + others
+    assert selected.dropped().get("scores", 0) == len(kept) - len(best)
+
+    (tmp_path / "scores").write_text("".join(lines[1:]))
+    with pytest.raises(UserError, match="has 39 lines, but 0 has 40 pairs"):
+        selected.drop_low_scores(CleaningConfig(best_share=0.5))
+    (tmp_path / "scores").write_text("0.5\n\n")
+    with pytest.raises(UserError, match="scores, line 2: '' is not a score"):
+        selected.drop_low_scores(CleaningConfig(best_share=0.5))

@@ -15,6 +15,7 @@ CountOrZero = Annotated[int, (0, _MAX)]
 Width = Annotated[int, (1, 2**20)]
 Positive = Annotated[float, (1e-30, 1e30)]
 NonNegative = Annotated[float, (0, 1e6)]
+Finite = Annotated[float, (-1e30, 1e30)]
 AtLeastOne = Annotated[float, (1, 1e6)]
 Probability = Annotated[float, (0, 1 - 1e-9)]
 Share = Annotated[float, (1e-9, 1)]
@@ -66,6 +67,9 @@ class CorpusConfig:
     `data.target`."""
     reverse: bool = False
     """Whether to use the pairs in both directions."""
+    scores: str | None = None
+    """File with the score of each training pair, one per line, for `data.clean`. If a line has
+    several columns, separated by tabs, the last is the score."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,10 @@ class CleaningConfig:
     """Drop repeated pairs."""
     overlap: bool = True
     """Drop pairs whose source sentence is in the development or test set."""
+    min_score: Finite | None = None
+    """Drop pairs with a lower score in `scores` of their corpus."""
+    best_share: Share | None = None
+    """Keep only this share of the remaining pairs of each corpus with `scores`: the best."""
     max_len: Count | None = 256
     """Drop pairs with more tokens than this on either side."""
 

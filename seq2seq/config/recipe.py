@@ -113,6 +113,12 @@ def _check_pairs(config: Config) -> None:
         config.tokenizer.kind != "byte",
         "tokenizer.kind=byte is for language models: use bpe or char, which also cover all bytes",
     )
+    filtered = (data.clean.min_score, data.clean.best_share) != (None, None)
+    require(
+        filtered == any(corpus.scores for corpus in data.train),
+        "data.clean: min_score or best_share must be given with the `scores` of a corpus in "
+        "data.train, and the scores with one of them",
+    )
     if not config.translates:
         wrong = [corpus for corpus in data.corpora if corpus.languages or corpus.reverse]
         require(not wrong, f"languages and reverse of a corpus have no effect for {config.task}")
@@ -238,7 +244,7 @@ def with_paths(config: Config, convert: Callable[[str], str] = os.path.abspath) 
             return tuple(map(converted, value))
         if not isinstance(value, CorpusConfig):
             return value
-        keys, dataset = ["path", "source", "target"], value.dataset
+        keys, dataset = ["path", "source", "target", "scores"], value.dataset
         if dataset and (Path(dataset).is_absolute() or Path(dataset).is_dir()):
             keys.append("dataset")
         paths: Any = {key: convert(path) for key in keys if (path := getattr(value, key))}

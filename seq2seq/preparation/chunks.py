@@ -19,10 +19,10 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import feather
 
-from seq2seq.config import Direction, PairsConfig
+from seq2seq.config import CleaningConfig, Direction, PairsConfig
 from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import CODES, KEPT, pair_hashes, text_hash, text_rule
-from seq2seq.preparation.corpora import Corpus, TextPair
+from seq2seq.preparation.corpora import Corpus, TextPair, read_scores
 from seq2seq.terminal import ProgressBar
 
 Hashes = NDArray[np.uint64]
@@ -209,6 +209,25 @@ class Selection:
         known = [chunk.column("source_hash") for chunk in chunks]
         known += [hashes_of(x.targets()) for x in chunks if self._is_source(x.corpus.direction)]
         self.codes[self._kept_with_source(np.concatenate(known))] = CODES["overlap"]
+
+    def drop_low_scores(self, clean: CleaningConfig) -> None:
+        """Drop kept pairs with low scores from the corpora that have scores."""
+        for corpus, (start, end) in self._ranges.items():
+            if not corpus.scores:
+                continue
+            scores = read_scores(corpus.scores)
+            if len(scores) != end - start:
+                raise UserError(
+                    f"{corpus.scores} has {len(scores):,} lines, but {corpus.name} has "
+                    f"{end - start:,} pairs: each pair needs a score"
+                )
+            kept = self.kept_of(corpus)
+            kept = kept[np.argsort(-scores[kept - start], kind="stable")]
+            best = kept[: round((clean.best_share or 1) * len(kept))]
+            if clean.min_score is not None:
+                best = best[scores[best - start] >= clean.min_score]
+            self.codes[kept] = CODES["scores"]
+            self.codes[best] = KEPT
 
     def hold_out(self, data: PairsConfig) -> dict[str, dict[Direction, Indices]]:
         """Hold out development and test sets of the recipe's sizes; return their indices.

@@ -18,6 +18,7 @@ RULES = {
     "languages": "one side is in another language",
     "duplicates": "the pair is a repetition",
     "overlap": "the source is in dev, test or exclude",
+    "scores": "the score is too low",
     "held_out": "the source was held out for dev or test",
     "max_len": "one side has too many tokens",
 }

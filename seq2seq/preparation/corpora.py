@@ -9,6 +9,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from seq2seq.config import CorpusConfig, Direction, LabelledConfig, PairsConfig
 from seq2seq.data.lines import lines_of
 from seq2seq.errors import UnfinishedError, UserError
@@ -34,6 +37,8 @@ class Corpus:
     """Files of the corpus. Empty for a dataset from the hub."""
     read: Callable[[], Iterator[TextPair]]
     """Yields the pairs, without tags. Raises UserError for an invalid pair."""
+    scores: Path | None = None
+    """File with a score per pair."""
 
     def batches(self) -> Iterator[list[TextPair]]:
         """Yield batches of BATCH_PAIRS pairs or about BATCH_CHARACTERS characters."""
@@ -73,11 +78,13 @@ def open_corpus(data: PairsConfig, corpus: CorpusConfig, key: str) -> Corpus:
         forms = "path or dataset" if labelled else "path, source and target, or dataset"
         raise UserError(f"{key}: give exactly one of {forms}")
     split, direction = key.rpartition(".")[2], data.directions_of(corpus)[0]
+    scores = existing_file(corpus.scores, f"{key}: scores") if corpus.scores else None
     if corpus.dataset:
         source, target = direction
         columns = source or "text", target or "label"  # a translation has both languages
         dataset = HubDataset(corpus.dataset, corpus.subset, corpus.split or split, columns)
-        return Corpus(split, direction, corpus.tag, str(dataset), dataset.files, dataset.pairs)
+        name, files, pairs = str(dataset), dataset.files, dataset.pairs
+        return Corpus(split, direction, corpus.tag, name, files, pairs, scores)
     read: Callable[..., Iterator[TextPair]] = _aligned
     if corpus.path and (labelled or corpus.path.removesuffix(".gz").endswith(".tsv")):
         read, files = partial(_tab_separated, labelled), [existing_file(corpus.path, key)]
@@ -88,7 +95,7 @@ def open_corpus(data: PairsConfig, corpus: CorpusConfig, key: str) -> Corpus:
     else:
         raise UserError(f"{key}: give both source and target")
     name = " + ".join(map(str, files))
-    return Corpus(split, direction, corpus.tag, name, files, partial(read, *files))
+    return Corpus(split, direction, corpus.tag, name, files, partial(read, *files), scores)
 
 
 def _by_prefix(prefix: str, language: str, key: str) -> Path:
@@ -98,6 +105,17 @@ def _by_prefix(prefix: str, language: str, key: str) -> Path:
             f"{key}: {prefix} is a file; give the common prefix of both files, without .{language}"
         )
     return zipped if zipped.is_file() and not plain.is_file() else existing_file(plain, key)
+
+
+def read_scores(path: Path) -> NDArray[np.float64]:
+    """Return the number at the end of each line. Raises UserError if a line has none."""
+    scores = []
+    for number, line in enumerate(lines_of(path), start=1):
+        try:
+            scores.append(float(line.rpartition("\t")[2]))
+        except ValueError:
+            raise UserError(f"{path}, line {number}: {line[:80]!r} is not a score") from None
+    return np.array(scores)
 
 
 def existing_file(name: str | Path | None, key: str) -> Path:

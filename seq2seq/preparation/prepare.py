@@ -51,9 +51,9 @@ def prepare(config: Config) -> PreparedData:
     if data.clean.languages:
         require_languages(*data.languages)
     corpora, pretrained = open_corpora(data), _pretrained(config)
-    files = list(dict.fromkeys(path for corpus in corpora for path in corpus.files))
+    files = [path for corpus in corpora for path in (*corpus.files, corpus.scores) if path]
     write = partial(_prepare_pairs, config, corpora, pretrained)
-    return load_or_prepare(config, files, pretrained, write)
+    return load_or_prepare(config, list(dict.fromkeys(files)), pretrained, write)
 
 
 def _tags(data: PairsConfig) -> list[str]:
@@ -121,6 +121,7 @@ def _prepare_pairs(
         others = others + chunks["dev"] + chunks["test"]
     if others:
         selection.drop_overlap(others)
+    selection.drop_low_scores(data.clean)
     held_out = selection.hold_out(data)
     require_pairs(len(selection.kept), selection.dropped())
     finish_stage(
