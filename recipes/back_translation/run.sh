@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Train on back-translated text, too: monolingual text in the target language and its machine translations.
+#   recipes/back_translation/run.sh RECIPE MONOLINGUAL [section.key=value ...]
+# RECIPE, such as `seq2seq new` writes, has one training corpus, given by its prefix; MONOLINGUAL is a file of
+# sentences in its target language. The same command resumes: a file that exists is not made again.
+set -euo pipefail
+recipe=$1 monolingual=$2
+shift 2
+environment=$(cd "$(dirname "$0")/../.." && pwd)
+PATH=$environment/.venv/bin:$environment/scripts:$PATH
+
+read -r name source target corpus steps lr < <(seq2seq train "$recipe" "$@" --print-config | python -c '
+import sys, yaml
+recipe = yaml.safe_load(sys.stdin)
+data, training = recipe["data"], recipe["training"]
+print(recipe["name"], data["source"], data["target"], data["train"][0]["path"], training["max_steps"], training["lr"])')
+runs=runs/$name
+translated=$runs/monolingual.$source
+
+# One model for the back-translations, and one that says how well they fit; it is also the baseline.
+train "$recipe" --run "$runs/backward" "$@" "data.source='$target'" "data.target='$source'"
+train "$recipe" --run "$runs/forward" "$@"
+
+# Sampled translations are more varied than the most probable ones (Edunov et al. 2018).
+[ -e "$translated" ] ||
+    seq2seq translate "$runs/backward" "$monolingual" --sample --top-k 10 -o "$translated"
+[ -e "$runs/scores" ] || {
+    seq2seq translate "$runs/forward" "$translated" --score-target "$monolingual" \
+        --penalty-form power --length-penalty 1 | cut -f 1 | sed 's/^$/-99/' >"$runs/scores.part"
+    mv "$runs/scores.part" "$runs/scores"
+}
+
+# First the corpus and the translations that fit best, with a tag (Caswell et al. 2019); then the corpus alone.
+train "$recipe" --run "$runs/mixed" "$@" "data.clean.best_share=0.9" "training.max_steps=$((steps * 2 / 3))" \
+    "data.train=[{path: $corpus},
+        {source: $translated, target: $monolingual, scores: $runs/scores, tag: <translated>}]"
+train "$recipe" --run "$runs/final" "$@" "training.init_from=$runs/mixed" "training.max_steps=$((steps / 3))" \
+    "training.lr=$(python -c "print($lr / 2)")"
+for run in forward final; do seq2seq evaluate "$runs/$run" --split test; done

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Train a small, fast model on what an ensemble of two large ones translates.
+#   recipes/distillation/run.sh RECIPE [section.key=value ...]
+# RECIPE, such as `seq2seq new` writes, is the teachers'; it has one training corpus, given by its prefix. The student
+# has half of their width, and STUDENTS, such as "6+2 6+1", encoder and decoder layers. The same command resumes: a
+# file that exists is not made again.
+set -euo pipefail
+recipe=$1
+shift
+environment=$(cd "$(dirname "$0")/../.." && pwd)
+here=$environment/recipes/distillation
+PATH=$environment/.venv/bin:$environment/scripts:$PATH
+
+read -r name source target corpus dim ffn_dim num_heads < <(seq2seq train "$recipe" "$@" --print-config | python -c '
+import sys, yaml
+recipe = yaml.safe_load(sys.stdin)
+data, model = recipe["data"], recipe["model"]
+print(recipe["name"], data["source"], data["target"], data["train"][0]["path"],
+      *(model[key] // 2 for key in ("dim", "ffn_dim", "num_heads")))')
+runs=runs/$name
+test=$(seq2seq prepare "$recipe" "$@")/test
+chosen=$runs/chosen.$target
+
+train "$recipe" --run "$runs/teacher1" "$@" training.seed=1
+train "$recipe" --run "$runs/teacher2" "$@" training.seed=2
+
+[ -e "$runs/nbest.jsonl" ] || seq2seq translate "$runs/teacher1" --with "$runs/teacher2" "$corpus.$source" \
+    --nbest 8 --beam 8 --json -o "$runs/nbest.jsonl"
+[ -e "$chosen" ] || {
+    python "$here/choose.py" "$runs/nbest.jsonl" "$corpus.$target" >"$chosen.part"
+    mv "$chosen.part" "$chosen"
+}
+
+# A plain Transformer, as Hugging Face, CTranslate2 and browsers run it.
+systems=()
+for layers in ${STUDENTS:-6+2}; do
+    student=$runs/student$layers
+    train "$recipe" --run "$student" "$@" "data.train={source: $corpus.$source, target: $chosen}" \
+        model.encoder_layers="${layers%+*}" model.decoder_layers="${layers#*+}" model.dim="$dim" \
+        model.ffn_dim="$ffn_dim" model.num_heads="$num_heads" model.norm=post model.positions=sinusoidal \
+        model.activation=relu model.dropout=0
+    systems+=("$student/test.$target")
+    seq2seq translate "$student" "$test.$source" --precision int8 -o "${systems[-1]}"
+done
+seq2seq translate "$runs/teacher1" --with "$runs/teacher2" "$test.$source" -o "$runs/test.$target"
+seq2seq score "$runs/test.$target" "$test.$target" --against "${systems[@]}"

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Select the good pairs of a noisy corpus by two translation models, and train on them.
+#   recipes/selection/run.sh RECIPE [section.key=value ...]
+# RECIPE, such as `seq2seq new` writes, has one training corpus, given by its prefix. Without RECIPE, the corpus is
+# LibreOffice's with damaged pairs. The same command resumes: a file that exists is not made again.
+set -euo pipefail
+environment=$(cd "$(dirname "$0")/../.." && pwd)
+PATH=$environment/.venv/bin:$environment/scripts:$PATH
+if [ $# = 0 ]; then
+    cd "$environment"
+    set -- recipes/selection/recipe.yaml
+    for language in de fr; do python recipes/libreoffice/prepare.py $language; done
+    [ -e data/selection/train.labels ] || python recipes/selection/make_noise.py data/libreoffice_en_de/train.{en,de} \
+        data/libreoffice_en_fr/train.{en,fr} data/selection/train.{en,de}
+fi
+recipe=$1
+shift
+
+read -r name source target corpus < <(seq2seq train "$recipe" "$@" --print-config | python -c '
+import sys, yaml
+recipe = yaml.safe_load(sys.stdin)
+data = recipe["data"]
+print(recipe["name"], data["source"], data["target"], data["train"][0]["path"])')
+dev=$(seq2seq prepare "$recipe" "$@")/dev
+runs=runs/$name
+
+train "$recipe" --run "$runs/forward" "$@"
+train "$recipe" --run "$runs/backward" "$@" "data.source='$target'" "data.target='$source'"
+
+# Log-probability per token of the target given the source, and of the source given the target.
+score() {
+    [ -e "$3.forward" ] || seq2seq translate "$runs/forward" "$1" --score-target "$2" --length-penalty 1 -o "$3.forward"
+    [ -e "$3.backward" ] || seq2seq translate "$runs/backward" "$2" --score-target "$1" --length-penalty 1 -o "$3.backward"
+    # Dual conditional cross-entropy (Junczys-Dowmunt 2018): 1 if both models are certain, 0 if one is not.
+    paste <(cut -f 1 "$3.forward") <(cut -f 1 "$3.backward") | awk -F '\t' '{
+        difference = $1 > $2 ? $1 - $2 : $2 - $1
+        print ($1 == "" || $2 == "") ? 0 : exp(($1 + $2) / 2 - difference) }' >"$3.part"
+    mv "$3.part" "$3"
+}
+score "$corpus.$source" "$corpus.$target" "$runs/scores"
+score "$dev.$source" "$dev.$target" "$runs/dev_scores"
+
+# The threshold that 95 % of the development set reach: its pairs are translations.
+threshold=$(sort -g "$runs/dev_scores" | awk '{ scores[NR] = $1 } END { print scores[int(NR / 20) + 1] }')
+echo "dropping pairs with a score below $threshold; for example:"
+paste "$runs/scores" "$corpus.$source" "$corpus.$target" | awk -F '\t' -v threshold="$threshold" '
+    $1 < threshold && ++count % 1000 == 0 { print "  " $0 }' | head -n 10
+train "$recipe" --run "$runs/selected" "$@" \
+    "data.train={path: $corpus, scores: $runs/scores}" "data.clean.min_score=$threshold"
+for run in forward selected; do seq2seq evaluate "$runs/$run" --split test; done

@@ -1,0 +1,71 @@
+"""The programs of the recipes for more and better text: selection, distillation, context."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+
+
+def run(program: str, *arguments: object, text: str = "") -> str:
+    """Return the standard output of a recipe's program."""
+    command = [sys.executable, str(RECIPES / program), *map(str, arguments)]
+    done = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
+    return done.stdout.decode()
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (0, "a\nb\nc\n\nd\ne\n"),
+        (1, "a\na \u00a6 b\nb \u00a6 c\n\nd\nd \u00a6 e\n"),
+        (2, "a\na \u00a6 b\na \u00a6 b \u00a6 c\n\nd\nd \u00a6 e\n"),
+    ],
+)
+def test_previous_lines_of_the_same_document_are_joined(count: int, expected: str) -> None:
+    assert run("context/join.py", count, text="a\nb\nc\n\nd\ne\n") == expected
+
+
+def test_the_term_of_a_contrast_is_in_the_current_sentence(tmp_path: Path) -> None:
+    sources = ["Draw it.", "Two lines.", "A number.", "Numbering."]
+    joined = ["The line. \u00a6 Draw it.", "A page. \u00a6 Two lines.", "A number.", "Numbering."]
+    targets = ["Die Linie.", "Zwei Linien, Linienart.", "Eine Nummer.", "Eine Nummer."]
+    texts = {"sources": sources, "targets": targets, "joined": joined}
+    files = [write(tmp_path / name, lines) for name, lines in texts.items()]
+    run("context/contrast.py", *files, tmp_path / "out")
+    rows = [(tmp_path / f"out.{name}").read_text("utf-8").splitlines() for name in ("en", "wrong")]
+    assert rows == [joined[1:3], ["Zwei Zeilen, Linienart.", "Eine Zahl."]]
+    assert (tmp_path / "out.right").read_text("utf-8").splitlines() == targets[1:3]
+
+
+def test_the_candidate_nearest_to_the_reference_is_chosen(tmp_path: Path) -> None:
+    lists = [{"nbest": [{"text": x} for x in ("Ein Hund.", "Das Haus.")]}, {"error": "too long"}]
+    nbest = write(tmp_path / "nbest.jsonl", [json.dumps(x) for x in lists])
+    references = write(tmp_path / "references", ["Das Haus!", "Lang."])
+    assert run("distillation/choose.py", nbest, references) == "Das Haus.\nLang.\n"
+
+
+def test_shares_of_a_corpus_are_damaged(tmp_path: Path) -> None:
+    sides = [[f"{side} {i}" for i in range(100)] for side in ("source", "target", "other")]
+    source, target, other = (
+        write(tmp_path / name, lines) for name, lines in zip("abc", sides, strict=True)
+    )
+    outputs = tmp_path / "out" / "train.en", tmp_path / "out" / "train.de"
+    run("selection/make_noise.py", source, target, source, other, *outputs)
+    labels = (tmp_path / "out" / "train.labels").read_text().splitlines()
+    sources, targets = (path.read_text().splitlines() for path in outputs)
+    assert sources == sides[0]
+    assert {x: labels.count(x) for x in labels} == {"ok": 60, "shuffled": 30, "other": 10}
+    for i, (label, text) in enumerate(zip(labels, targets, strict=True)):
+        assert (text == f"target {i}") == (label == "ok")
+        assert (text == f"other {i}") == (label == "other")
