@@ -234,6 +234,16 @@ def test_fine_tuning_mixes_old_data_in_at_a_lower_rate(trained: Path, recipe: Pa
     assert (load_config(run / "recipe.yaml").model.dim, data.source) == (16, "en")
 
 
+def test_fine_tuning_keeps_the_selection_of_the_old_data(recipe: Path, corpora: Path) -> None:
+    count = len((corpora / "train.en").read_text().splitlines())
+    (corpora / "scores").write_text("".join(f"{i}\n" for i in range(count)))
+    train = f"data.train={{path: {corpora}/train, scores: {corpora}/scores}}"
+    run = run_recipe(recipe, corpora / "old", train, "data.clean.min_score=100")
+    data = load_config(tuned(run)).pairs
+    assert [corpus.scores for corpus in data.train] == [None, f"{corpora}/scores"]
+    assert (data.clean.min_score, data.clean.best_share) == (100, None)
+
+
 def test_fine_tuning_trains_on_nothing_that_is_held_out(recipe: Path, corpora: Path) -> None:
     """Neither of the new pairs nor of those of the initial model."""
     none = [f"data.{split}=null" for split in ("dev", "test")]

@@ -250,7 +250,7 @@ def fine_tuning(request: Request, run: Path, config: Config, new_pieces: int) ->
     if rates := {name: rate for name, rate in asdict(config.pairs.augment).items() if rate}:
         data["augment"] = rates
     if old := {} if pretrained else _old_data(run, config, num_new):
-        data |= {"train": [*data["train"], *old["train"]], "exclude": old["exclude"]}
+        data |= old | {"train": [*data["train"], *old["train"]]}
         data.pop("temperature", None)  # the weights say how much of an epoch is old
     models, saving = vocabulary_files(find_model(run)), _memory_saving(config, bool(new_pieces))
     trial = run_trial(
@@ -350,11 +350,12 @@ def _memory_saving(config: Config, has_new_pieces: bool) -> dict[str, Any]:
     }
 
 
-def _old_data(run: Path, config: Config, num_new: int) -> dict[str, list[Any]]:
+def _old_data(run: Path, config: Config, num_new: int) -> dict[str, Any]:
     """Return the initial model's corpora, weighted to a total of `num_new` pairs per epoch.
 
-    Also returns its development and test set, to be excluded. Sets that were held out are files in
-    the prepared data. Warns and returns {} if the corpora are unknown or missing.
+    Also returns its development and test set, to be excluded, and the thresholds of its scores.
+    Sets that were held out are files in the prepared data. Warns and returns {} if the corpora are
+    unknown or missing.
     """
     try:
         if missing := [str(file) for file in corpus_files(run) if not file.exists()]:
@@ -381,6 +382,9 @@ def _old_data(run: Path, config: Config, num_new: int) -> dict[str, list[Any]]:
             for direction, file in zip(data.sets(split), data.facts(split)["files"], strict=True):
                 prefix = str((data.folder / file.removesuffix(".arrow")).absolute())
                 exclude.append({"path": prefix, "languages": list(direction)})
+    thresholds = {key: getattr(old.clean, key) for key in ("min_score", "best_share")}
+    if rules := {key: value for key, value in thresholds.items() if value is not None}:
+        return {"train": train, "exclude": exclude, "clean": rules}
     return {"train": train, "exclude": exclude}
 
 
