@@ -21,19 +21,22 @@ translated=$runs/monolingual.$source
 train "$recipe" --run "$runs/backward" "$@" "data.source='$target'" "data.target='$source'"
 train "$recipe" --run "$runs/forward" "$@"
 
-# Sampled translations are more varied than the most probable ones (Edunov et al. 2018).
-[ -e "$translated" ] ||
-    seq2seq translate "$runs/backward" "$monolingual" --sample --top-k 10 -o "$translated"
+[ -e "$translated" ] || seq2seq translate "$runs/backward" "$monolingual" --beam 1 -o "$translated"
 [ -e "$runs/scores" ] || {
     seq2seq translate "$runs/forward" "$translated" --score-target "$monolingual" \
         --penalty-form power --length-penalty 1 | cut -f 1 | sed 's/^$/-99/' >"$runs/scores.part"
     mv "$runs/scores.part" "$runs/scores"
 }
 
+[ -e "$runs/noised.$source" ] || {
+    python "$environment/recipes/back_translation/noise.py" <"$translated" >"$runs/noised.part"
+    mv "$runs/noised.part" "$runs/noised.$source"
+}
+
 # First the corpus and the translations that fit best, with a tag (Caswell et al. 2019); then the corpus alone.
 train "$recipe" --run "$runs/mixed" "$@" "data.clean.best_share=0.9" "training.max_steps=$((steps * 2 / 3))" \
     "data.train=[{path: $corpus},
-        {source: $translated, target: $monolingual, scores: $runs/scores, tag: <translated>}]"
+        {source: $runs/noised.$source, target: $monolingual, scores: $runs/scores, tag: <translated>}]"
 train "$recipe" --run "$runs/final" "$@" "training.init_from=$runs/mixed" "training.max_steps=$((steps / 3))" \
     "training.lr=$(python -c "print($lr / 2)")"
 for run in forward final; do seq2seq evaluate "$runs/$run" --split test; done
