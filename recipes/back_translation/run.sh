@@ -4,16 +4,14 @@
 # RECIPE, such as `seq2seq new` writes, has one training corpus, given by its prefix; MONOLINGUAL is a file of
 # sentences in its target language. The same command resumes: a file that exists is not made again.
 set -euo pipefail
-recipe=$1 monolingual=$2
+recipe=${1:?give a RECIPE, such as recipes/mine.yaml} monolingual=${2:?give a file of MONOLINGUAL text}
 shift 2
 environment=$(cd "$(dirname "$0")/../.." && pwd)
 PATH=$environment/.venv/bin:$environment/scripts:$PATH
 
-read -r name source target corpus steps lr < <(seq2seq train "$recipe" "$@" --print-config | python -c '
-import sys, yaml
-recipe = yaml.safe_load(sys.stdin)
-data, training = recipe["data"], recipe["training"]
-print(recipe["name"], data["source"], data["target"], data["train"][0]["path"], training["max_steps"], training["lr"])')
+values=$(python "$environment/recipes/values.py" name data.source data.target data.train \
+    training.max_steps training.max_minutes training.lr -- "$recipe" "$@")
+read -r name source target corpus steps minutes lr <<<"$values"
 runs=runs/$name
 translated=$runs/monolingual.$source
 
@@ -33,10 +31,17 @@ train "$recipe" --run "$runs/forward" "$@"
     mv "$runs/noised.part" "$runs/noised.$source"
 }
 
+# Prints the limits of a training of a share of the recipe's updates and minutes.
+limits() {
+    awk -v steps="$steps" -v minutes="$minutes" -v share="$1" 'BEGIN {
+        print "training.max_steps=" int(steps * share)
+        print "training.max_minutes=" (minutes == "None" ? "null" : minutes * share) }'
+}
+
 # First the corpus and the translations that fit best, with a tag (Caswell et al. 2019); then the corpus alone.
-train "$recipe" --run "$runs/mixed" "$@" "data.clean.best_share=0.9" "training.max_steps=$((steps * 2 / 3))" \
+train "$recipe" --run "$runs/mixed" "$@" $(limits 0.67) "data.clean.best_share=0.9" \
     "data.train=[{path: $corpus},
         {source: $runs/noised.$source, target: $monolingual, scores: $runs/scores, tag: <translated>}]"
-train "$recipe" --run "$runs/final" "$@" "training.init_from=$runs/mixed" "training.max_steps=$((steps / 3))" \
-    "training.lr=$(python -c "print($lr / 2)")"
+train "$recipe" --run "$runs/final" "$@" $(limits 0.33) "training.init_from=$runs/mixed" \
+    "training.lr=$(awk "BEGIN { print $lr / 2 }")"
 for run in forward final; do seq2seq evaluate "$runs/$run" --split test; done

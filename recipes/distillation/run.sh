@@ -5,18 +5,15 @@
 # has half of their width, and STUDENTS, such as "6+2 6+1", encoder and decoder layers. The same command resumes: a
 # file that exists is not made again.
 set -euo pipefail
-recipe=$1
+recipe=${1:?give a RECIPE, such as recipes/mine.yaml}
 shift
 environment=$(cd "$(dirname "$0")/../.." && pwd)
 here=$environment/recipes/distillation
 PATH=$environment/.venv/bin:$environment/scripts:$PATH
 
-read -r name source target corpus dim ffn_dim num_heads < <(seq2seq train "$recipe" "$@" --print-config | python -c '
-import sys, yaml
-recipe = yaml.safe_load(sys.stdin)
-data, model = recipe["data"], recipe["model"]
-print(recipe["name"], data["source"], data["target"], data["train"][0]["path"],
-      *(model[key] // 2 for key in ("dim", "ffn_dim", "num_heads")))')
+values=$(python "$environment/recipes/values.py" name data.source data.target data.train \
+    model.dim model.ffn_dim model.num_heads -- "$recipe" "$@")
+read -r name source target corpus dim ffn_dim num_heads <<<"$values"
 runs=runs/$name
 test=$(seq2seq prepare "$recipe" "$@")/test
 chosen=$runs/chosen.$target
@@ -36,9 +33,9 @@ systems=()
 for layers in ${STUDENTS:-6+2}; do
     student=$runs/student$layers
     train "$recipe" --run "$student" "$@" "data.train={source: $corpus.$source, target: $chosen}" \
-        model.encoder_layers="${layers%+*}" model.decoder_layers="${layers#*+}" model.dim="$dim" \
-        model.ffn_dim="$ffn_dim" model.num_heads="$num_heads" model.norm=post model.positions=sinusoidal \
-        model.activation=relu model.dropout=0
+        model.encoder_layers="${layers%+*}" model.decoder_layers="${layers#*+}" model.dim=$((dim / 2)) \
+        model.ffn_dim=$((ffn_dim / 2)) model.num_heads=$((num_heads / 2)) model.norm=post \
+        model.positions=sinusoidal model.activation=relu model.dropout=0
     systems+=("$student/test.$target")
     seq2seq translate "$student" "$test.$source" --precision int8 -o "${systems[-1]}"
 done

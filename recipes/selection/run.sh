@@ -16,11 +16,8 @@ fi
 recipe=$1
 shift
 
-read -r name source target corpus < <(seq2seq train "$recipe" "$@" --print-config | python -c '
-import sys, yaml
-recipe = yaml.safe_load(sys.stdin)
-data = recipe["data"]
-print(recipe["name"], data["source"], data["target"], data["train"][0]["path"])')
+values=$(python "$environment/recipes/values.py" name data.source data.target data.train -- "$recipe" "$@")
+read -r name source target corpus <<<"$values"
 dev=$(seq2seq prepare "$recipe" "$@")/dev
 runs=runs/$name
 
