@@ -16,6 +16,7 @@ from seq2seq.config import Config
 from seq2seq.data.lines import read_lines
 from seq2seq.data.store import PreparedData
 from seq2seq.errors import UserError
+from seq2seq.evaluation.systems import warn_of_tags
 from seq2seq.formats.model_directory import load_config
 from seq2seq.preparation.cleaning import require_languages
 from seq2seq.preparation.prepare import drop_table, prepare
@@ -192,6 +193,16 @@ def test_development_sets_are_tagged_like_their_corpus(folder: Path) -> None:
     store = held_out.store("dev")
     read = held_out.tokenizer.source.decode([x.tolist() for x in store.pairs(np.arange(3))[0]])
     assert read == [f"<help> {text}" for text in store.texts()[0]]
+
+
+def test_untagged_text_is_unusual_only_if_all_corpora_have_tags(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    original, translated = (f"{{path: {folder}/train}}", f"{{path: {folder}/train, tag: <t>}}")
+    warn_of_tags(config_for(folder, f"data.train=[{original}, {translated}]"), None)
+    assert not caplog.text
+    warn_of_tags(config_for(folder, f"data.train=[{translated}, {translated}]"), None)
+    assert "these have no tag" in caplog.text
 
 
 def test_the_store_is_reused_until_something_changes(folder: Path) -> None:

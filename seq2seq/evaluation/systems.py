@@ -278,8 +278,9 @@ def read_pairs(config: PairsConfig, data: str, direction: Direction) -> list[Tex
 
 
 def warn_of_tags(config: Config, tag: str | None) -> None:
-    """Log a warning if training data have tags, but a test set has none."""
-    if tag is None and any(corpus.tag for corpus in config.pairs.train):
+    """Log a warning if all training data have tags, but a test set has none."""
+    train = config.pairs.train
+    if tag is None and train and all(corpus.tag for corpus in train):
         logger.warning("the model was trained with tagged source sentences: these have no tag")
 
 
