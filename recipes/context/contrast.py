@@ -35,10 +35,13 @@ def contrasts(source: str, target: str) -> list[str]:
     found = []
     for word, changes in TERMS.items():
         if re.search(rf"\b{word}s?\b", source, re.IGNORECASE):
-            for change in changes:
-                pattern = rf"\b({'|'.join(change)})\b"
-                found.append(re.sub(pattern, lambda match: change[match[0]], target))  # noqa: B023
+            found += [replaced(target, change) for change in changes]
     return [variant for variant in found if variant != target]
+
+
+def replaced(text: str, change: dict[str, str]) -> str:
+    """Return a text with other words."""
+    return re.sub(rf"\b({'|'.join(change)})\b", lambda match: change[match[0]], text)
 
 
 def main(*names: str) -> None:

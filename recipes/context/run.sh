@@ -13,8 +13,9 @@ for count in 0 1 2; do
     run=runs/context/$count
     sets=()
     for split in train dev test; do
-        python recipes/context/join.py $count <$data/$split.en >$data/$split.$count.en
-        sets+=("data.$split={source: $data/$split.$count.en, target: $data/$split.de}")
+        joined=$data/$split.$count.en
+        [ -e $joined ] || python recipes/context/join.py $count <$data/$split.en >$joined
+        sets+=("data.$split={source: $joined, target: $data/$split.de}")
     done
     scripts/train recipes/context/recipe.yaml --run $run "${sets[@]}" "$@"
     seq2seq evaluate $run --split test

@@ -15,7 +15,6 @@ CountOrZero = Annotated[int, (0, _MAX)]
 Width = Annotated[int, (1, 2**20)]
 Positive = Annotated[float, (1e-30, 1e30)]
 NonNegative = Annotated[float, (0, 1e6)]
-Finite = Annotated[float, (-1e30, 1e30)]
 AtLeastOne = Annotated[float, (1, 1e6)]
 Probability = Annotated[float, (0, 1 - 1e-9)]
 Share = Annotated[float, (1e-9, 1)]
@@ -89,7 +88,7 @@ class CleaningConfig:
     """Drop repeated pairs."""
     overlap: bool = True
     """Drop pairs whose source sentence is in the development or test set."""
-    min_score: Finite | None = None
+    min_score: float | None = None
     """Drop pairs with a lower score in `scores` of their corpus."""
     best_share: Share | None = None
     """Keep only this share of the remaining pairs of each corpus with `scores`: the best."""
