@@ -11,18 +11,21 @@ python recipes/libreoffice/prepare.py de
 
 for count in 0 1 2; do
     run=runs/context/$count
-    sets=()
+    joined=$data/$count
+    mkdir -p $joined
     for split in train dev test; do
-        joined=$data/$split.$count.en
-        [ -e $joined ] || python recipes/context/join.py $count <$data/$split.en >$joined
-        sets+=("data.$split={source: $joined, target: $data/$split.de}")
+        [ -e $joined/$split.de ] || {
+            python recipes/context/join.py $count <$data/$split.en >$joined/$split.en
+            cp $data/$split.de $joined
+        }
     done
-    scripts/train recipes/context/recipe.yaml --run $run "${sets[@]}" "$@"
+    scripts/train recipes/context/recipe.yaml --run $run "$@" \
+        data.train=$joined/train data.dev=$joined/dev data.test=$joined/test
     seq2seq evaluate $run --split test
 
     # The share of translations with the right term that are more probable than those with another.
     python recipes/context/contrast.py <(cat $data/{dev,test}.en) <(cat $data/{dev,test}.de) \
-        <(cat $data/{dev,test}.$count.en) $run/contrast
+        <(cat $joined/{dev,test}.en) $run/contrast
     for side in right wrong; do
         seq2seq translate $run $run/contrast.en --score-target $run/contrast.$side --scores -o $run/$side.scores
     done
