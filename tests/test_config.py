@@ -65,6 +65,7 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
     [
         (["data.augment.upper=0.1"], "unknown key 'data.augment.upper'"),
         (["data.augment.copy=0.1"], "copy=0.1 has no effect without data.protect"),
+        (["data.train={path: a, scores: b}"], "data.train has scores: set data.clean.min_score"),
         (["data.protect=[mail]"], "data.protect: unknown pattern 'mail'"),
         (["data.clean.ratio=3"], "did you mean 'data.clean.max_ratio'"),
         (["decoding.length_penalty=-1"], "length_penalty=-1.0 must be at least 0"),

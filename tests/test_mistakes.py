@@ -49,7 +49,7 @@ DATA = [
     ("data.dev=null", "no development set: set data.dev=PREFIX, or hold out pairs"),
     ("data.dev_size=10", "data.dev_size=10 has no effect with data.dev: leave it out"),
     ("data.dev=null data.dev_size=100000", "hold out fewer, such as 299"),
-    ("data.clean.min_score=1", "min_score or best_share must be given with the `scores`"),
+    ("data.clean.min_score=1", "min_score and best_share need the `scores` of"),
     ("data.clean.max_len=1", "no training pair is left: dropped", "change data.clean"),
 ]
 RUNS = [

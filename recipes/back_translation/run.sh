@@ -4,31 +4,42 @@
 # RECIPE, such as `seq2seq new` writes, has one training corpus, given by its prefix; MONOLINGUAL is a file of
 # sentences in its target language. The same command resumes: a file that exists is not made again.
 set -euo pipefail
-recipe=${1:?give a RECIPE, such as recipes/mine.yaml} monolingual=${2:?give a file of MONOLINGUAL text}
+[ $# -gt 1 ] || {
+    echo "usage: recipes/back_translation/run.sh RECIPE MONOLINGUAL [section.key=value ...]" >&2
+    exit 2
+}
+recipe=$1 monolingual=$2
+[ -f "$monolingual" ] || {
+    echo "run.sh: error: file not found: $monolingual" >&2
+    exit 1
+}
 shift 2
 environment=$(cd "$(dirname "$0")/../.." && pwd)
 PATH=$environment/.venv/bin:$environment/scripts:$PATH
 
 values=$(python "$environment/recipes/values.py" name data.source data.target data.train \
     training.max_steps training.max_minutes training.lr -- "$recipe" "$@")
-read -r name source target corpus steps minutes lr <<<"$values"
+{ read -r name && read -r source && read -r target && read -r corpus && read -r steps && read -r minutes &&
+    read -r lr; } <<<"$values"
 runs=runs/$name
-translated=$runs/monolingual.$source
+work=$runs/$(basename "$monolingual") # another text has another folder
+mkdir -p "$work"
+translated=$work/translated.$source
 
 # One model for the back-translations, and one that says how well they fit; it is also the baseline.
 train "$recipe" --run "$runs/backward" "$@" "data.source='$target'" "data.target='$source'"
 train "$recipe" --run "$runs/forward" "$@"
 
 [ -e "$translated" ] || seq2seq translate "$runs/backward" "$monolingual" --beam 1 -o "$translated"
-[ -e "$runs/scores" ] || {
+[ -e "$work/scores" ] || {
     seq2seq translate "$runs/forward" "$translated" --score-target "$monolingual" \
-        --penalty-form power --length-penalty 1 | cut -f 1 | sed 's/^$/-99/' >"$runs/scores.part"
-    mv "$runs/scores.part" "$runs/scores"
+        --penalty-form power --length-penalty 1 | cut -f 1 | sed 's/^$/-99/' >"$work/scores.part"
+    mv "$work/scores.part" "$work/scores"
 }
 
-[ -e "$runs/noised.$source" ] || {
-    python "$environment/recipes/back_translation/noise.py" <"$translated" >"$runs/noised.part"
-    mv "$runs/noised.part" "$runs/noised.$source"
+[ -e "$work/noised.$source" ] || {
+    python "$environment/recipes/back_translation/noise.py" <"$translated" >"$work/noised.part"
+    mv "$work/noised.part" "$work/noised.$source"
 }
 
 # Prints the limits of a training of a share of the recipe's updates and minutes.
@@ -39,9 +50,9 @@ limits() {
 }
 
 # First the corpus and the translations that fit best, with a tag (Caswell et al. 2019); then the corpus alone.
-train "$recipe" --run "$runs/mixed" "$@" $(limits 0.67) "data.clean.best_share=0.9" \
+train "$recipe" --run "$work/mixed" "$@" $(limits 0.67) "data.clean.best_share=0.9" \
     "data.train=[{path: $corpus},
-        {source: $runs/noised.$source, target: $monolingual, scores: $runs/scores, tag: <translated>}]"
-train "$recipe" --run "$runs/final" "$@" $(limits 0.33) "training.init_from=$runs/mixed" \
+        {source: $work/noised.$source, target: $monolingual, scores: $work/scores, tag: <translated>}]"
+train "$recipe" --run "$work/final" "$@" $(limits 0.33) "training.init_from=$work/mixed" \
     "training.lr=$(awk "BEGIN { print $lr / 2 }")"
-for run in forward final; do seq2seq evaluate "$runs/$run" --split test; done
+for run in "$runs/forward" "$work/final"; do seq2seq evaluate "$run"; done

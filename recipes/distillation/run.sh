@@ -5,7 +5,11 @@
 # has half of their width, and STUDENTS, such as "6+2 6+1", encoder and decoder layers. The same command resumes: a
 # file that exists is not made again.
 set -euo pipefail
-recipe=${1:?give a RECIPE, such as recipes/mine.yaml}
+[ $# -gt 0 ] || {
+    echo "usage: recipes/distillation/run.sh RECIPE [section.key=value ...]" >&2
+    exit 2
+}
+recipe=$1
 shift
 environment=$(cd "$(dirname "$0")/../.." && pwd)
 here=$environment/recipes/distillation
@@ -13,7 +17,8 @@ PATH=$environment/.venv/bin:$environment/scripts:$PATH
 
 values=$(python "$environment/recipes/values.py" name data.source data.target data.train \
     model.dim model.ffn_dim model.num_heads -- "$recipe" "$@")
-read -r name source target corpus dim ffn_dim num_heads <<<"$values"
+{ read -r name && read -r source && read -r target && read -r corpus && read -r dim && read -r ffn_dim &&
+    read -r num_heads; } <<<"$values"
 runs=runs/$name
 test=$(seq2seq prepare "$recipe" "$@")/test
 chosen=$runs/chosen.$target

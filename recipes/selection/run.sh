@@ -17,7 +17,7 @@ recipe=$1
 shift
 
 values=$(python "$environment/recipes/values.py" name data.source data.target data.train -- "$recipe" "$@")
-read -r name source target corpus <<<"$values"
+{ read -r name && read -r source && read -r target && read -r corpus; } <<<"$values"
 dev=$(seq2seq prepare "$recipe" "$@")/dev
 runs=runs/$name
 
@@ -28,6 +28,7 @@ train "$recipe" --run "$runs/backward" "$@" "data.source='$target'" "data.target
 score() {
     [ -e "$3.forward" ] || seq2seq translate "$runs/forward" "$1" --score-target "$2" --length-penalty 1 -o "$3.forward"
     [ -e "$3.backward" ] || seq2seq translate "$runs/backward" "$2" --score-target "$1" --length-penalty 1 -o "$3.backward"
+    [ ! -e "$3" ] || return 0
     # Dual conditional cross-entropy (Junczys-Dowmunt 2018): 1 if both models are certain, 0 if one is not.
     paste <(cut -f 1 "$3.forward") <(cut -f 1 "$3.backward") | awk -F '\t' '{
         difference = $1 > $2 ? $1 - $2 : $2 - $1
@@ -41,7 +42,7 @@ score "$dev.$source" "$dev.$target" "$runs/dev_scores"
 threshold=$(sort -g "$runs/dev_scores" | awk '{ scores[NR] = $1 } END { print scores[int(NR / 20) + 1] }')
 echo "dropping pairs with a score below $threshold; for example:"
 paste "$runs/scores" "$corpus.$source" "$corpus.$target" | awk -F '\t' -v threshold="$threshold" '
-    $1 < threshold && ++count % 1000 == 0 { print "  " $0 }' | head -n 10
+    $1 < threshold { print "  " $0 }' | sort -gr | sed -n 1,10p
 train "$recipe" --run "$runs/selected" "$@" \
     "data.train={path: $corpus, scores: $runs/scores}" "data.clean.min_score=$threshold"
-for run in forward selected; do seq2seq evaluate "$runs/$run" --split test; done
+for run in forward selected; do seq2seq evaluate "$runs/$run"; done

@@ -114,10 +114,14 @@ def _check_pairs(config: Config) -> None:
         "tokenizer.kind=byte is for language models: use bpe or char, which also cover all bytes",
     )
     filtered = (data.clean.min_score, data.clean.best_share) != (None, None)
+    scored = any(corpus.scores for corpus in data.train)
     require(
-        filtered == any(corpus.scores for corpus in data.train),
-        "data.clean: min_score or best_share must be given with the `scores` of a corpus in "
-        "data.train, and the scores with one of them",
+        filtered or not scored,
+        "data.train has scores: set data.clean.min_score or data.clean.best_share",
+    )
+    require(
+        scored or not filtered,
+        "data.clean.min_score and best_share need the `scores` of a corpus in data.train",
     )
     if not config.translates:
         wrong = [corpus for corpus in data.corpora if corpus.languages or corpus.reverse]
