@@ -1,15 +1,15 @@
-"""Print values of a recipe, one per line, for the scripts of other recipes.
+"""Print values of a recipe as assignments of the shell, for the scripts of other recipes.
 
-Usage: python recipes/values.py KEY ... -- RECIPE [section.key=value ...]
+Usage: python recipes/values.py RECIPE [section.key=value ...]
 
-`data.train` is the prefix of the training corpus. It is an error if there are several corpora, or
-one that is given in another way or has other keys.
+`corpus` is the prefix of the training corpus. It is an error if there are several corpora, or one
+that is given in another way or has other keys, or if there is no test set.
 """
 
 from __future__ import annotations
 
+import shlex
 import sys
-from functools import reduce
 from pathlib import Path
 
 from seq2seq.config import Config, CorpusConfig
@@ -17,10 +17,8 @@ from seq2seq.errors import UserError
 from seq2seq.formats.model_directory import load_config
 
 
-def value(config: Config, key: str) -> str:
-    """Return a value. Raises UserError for an unsuitable training corpus."""
-    if key != "data.train":
-        return str(reduce(getattr, key.split("."), config))
+def only_corpus(config: Config) -> str:
+    """Return the prefix of the training corpus. Raises UserError for unsuitable data."""
     data = config.pairs
     path = str(data.train[0].path)
     files = [Path(f"{path}.{language}") for language in (data.source, data.target)]
@@ -34,17 +32,28 @@ def value(config: Config, key: str) -> str:
     return path
 
 
-def main(arguments: list[str]) -> str | None:
-    """Print the values. Returns an error message, if any."""
-    end = arguments.index("--")
-    keys, (path, *overrides) = arguments[:end], arguments[end + 1 :]
+def main(path: str, *overrides: str) -> str | None:
+    """Print the assignments. Returns an error message, if any."""
     try:
         config = load_config(path, overrides)
-        print(*(value(config, key) for key in keys), sep="\n")
+        values = {
+            "name": config.name,
+            "source": config.pairs.source,
+            "target": config.pairs.target,
+            "corpus": only_corpus(config),
+            "steps": config.training.max_steps,
+            "minutes": config.training.max_minutes,
+            "lr": config.training.lr,
+            "dim": config.model.dim,
+            "ffn_dim": config.model.ffn_dim,
+            "num_heads": config.model.num_heads,
+        }
     except UserError as error:
         return f"error: {error}"
+    for name, value in values.items():
+        print(f"{name}={shlex.quote(str(value))}")
     return None
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

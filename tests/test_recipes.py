@@ -1,4 +1,4 @@
-"""The programs of the recipes for more and better text: selection, distillation, context."""
+"""The programs of the recipes for selection, back-translation, distillation and context."""
 
 from __future__ import annotations
 
@@ -80,3 +80,21 @@ def test_noise_drops_a_tenth_of_the_words_and_moves_others_a_little() -> None:
     moved = [abs(ranks[word] - place) for place, word in enumerate(left)]
     assert max(moved) == 3 and 0 < moved.count(0) < len(moved) / 2
     assert noised[1] == "one"
+
+
+def test_values_of_a_recipe_are_assignments_of_the_shell(tmp_path: Path) -> None:
+    corpus = tmp_path / "my corpus"
+    for suffix in ("en", "de"):
+        write(corpus.with_suffix(f".{suffix}"), ["a"])
+    recipe = write(
+        tmp_path / "mine.yaml",
+        [f"data: {{source: en, target: de, train: {corpus}, dev_size: 1, test_size: 1}}"],
+    )
+    shell = f'eval "$({sys.executable} {RECIPES}/values.py {recipe})"; echo "$name,$target,$corpus"'
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, check=True, text=True)
+    assert done.stdout == f"mine,de,{corpus}\n"
+    for wrong in ("data.test_size=0", "data.train={path: x, tag: <x>}", "data.train=x.tsv"):
+        command = [sys.executable, str(RECIPES / "values.py"), str(recipe), wrong]
+        failed = subprocess.run(command, capture_output=True, text=True)
+        assert failed.returncode == 1 and failed.stdout == ""
+        assert failed.stderr.startswith("error: this needs ")

@@ -17,10 +17,8 @@ shift 2
 environment=$(cd "$(dirname "$0")/../.." && pwd)
 PATH=$environment/.venv/bin:$environment/scripts:$PATH
 
-values=$(python "$environment/recipes/values.py" name data.source data.target data.train \
-    training.max_steps training.max_minutes training.lr -- "$recipe" "$@")
-{ read -r name && read -r source && read -r target && read -r corpus && read -r steps && read -r minutes &&
-    read -r lr; } <<<"$values"
+values=$(python "$environment/recipes/values.py" "$recipe" "$@")
+eval "$values" # name, source, target, corpus, ...
 runs=runs/$name
 work=$runs/$(basename "$monolingual") # another text has another folder
 mkdir -p "$work"

@@ -15,10 +15,8 @@ environment=$(cd "$(dirname "$0")/../.." && pwd)
 here=$environment/recipes/distillation
 PATH=$environment/.venv/bin:$environment/scripts:$PATH
 
-values=$(python "$environment/recipes/values.py" name data.source data.target data.train \
-    model.dim model.ffn_dim model.num_heads -- "$recipe" "$@")
-{ read -r name && read -r source && read -r target && read -r corpus && read -r dim && read -r ffn_dim &&
-    read -r num_heads; } <<<"$values"
+values=$(python "$environment/recipes/values.py" "$recipe" "$@")
+eval "$values" # name, source, target, corpus, ...
 runs=runs/$name
 test=$(seq2seq prepare "$recipe" "$@")/test
 chosen=$runs/chosen.$target

@@ -16,8 +16,8 @@ fi
 recipe=$1
 shift
 
-values=$(python "$environment/recipes/values.py" name data.source data.target data.train -- "$recipe" "$@")
-{ read -r name && read -r source && read -r target && read -r corpus; } <<<"$values"
+values=$(python "$environment/recipes/values.py" "$recipe" "$@")
+eval "$values" # name, source, target, corpus, ...
 dev=$(seq2seq prepare "$recipe" "$@")/dev
 runs=runs/$name
 
