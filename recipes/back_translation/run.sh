@@ -28,7 +28,7 @@ translated=$work/translated.$source
 train "$recipe" --run "$runs/backward" "$@" "data.source='$target'" "data.target='$source'"
 train "$recipe" --run "$runs/forward" "$@"
 
-[ -e "$translated" ] || seq2seq translate "$runs/backward" "$monolingual" --beam 1 -o "$translated"
+"$environment/recipes/translate_parts.sh" "$monolingual" "$translated" 100000 "$runs/backward" --beam 1
 [ -e "$work/scores" ] || {
     seq2seq translate "$runs/forward" "$translated" --score-target "$monolingual" \
         --penalty-form power --length-penalty 1 | cut -f 1 | sed 's/^$/-99/' >"$work/scores.part"

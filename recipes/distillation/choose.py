@@ -18,7 +18,10 @@ from sacrebleu.metrics.chrf import CHRF
 def main(nbest: Path, references: Path) -> None:
     """Write one line per n-best list to standard output."""
     metric = CHRF()
-    with nbest.open(encoding="utf-8") as lists, references.open(encoding="utf-8") as lines:
+    with (
+        nbest.open(encoding="utf-8", newline="\n") as lists,
+        references.open(encoding="utf-8", newline="\n") as lines,
+    ):
         for line, reference in zip(lists, lines, strict=True):
             reference = reference.rstrip("\n")
             texts = [candidate["text"] for candidate in json.loads(line).get("nbest", [])]

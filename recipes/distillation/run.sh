@@ -24,8 +24,8 @@ chosen=$runs/chosen.$target
 train "$recipe" --run "$runs/teacher1" "$@" training.seed=1
 train "$recipe" --run "$runs/teacher2" "$@" training.seed=2
 
-[ -e "$runs/nbest.jsonl" ] || seq2seq translate "$runs/teacher1" --with "$runs/teacher2" "$corpus.$source" \
-    --nbest 8 --beam 8 --json -o "$runs/nbest.jsonl"
+"$environment/recipes/translate_parts.sh" "$corpus.$source" "$runs/nbest.jsonl" 5000 \
+    "$runs/teacher1" --with "$runs/teacher2" --nbest 8 --beam 8 --json
 [ -e "$chosen" ] || {
     python "$here/choose.py" "$runs/nbest.jsonl" "$corpus.$target" >"$chosen.part"
     mv "$chosen.part" "$chosen"

@@ -8,7 +8,8 @@ environment=$(cd "$(dirname "$0")/../.." && pwd)
 PATH=$environment/.venv/bin:$environment/scripts:$PATH
 if [ $# = 0 ]; then
     cd "$environment"
-    set -- recipes/selection/recipe.yaml
+    set -- recipes/libreoffice/recipe.yaml name=selection data.train=data/selection/train "data.protect=[]" \
+        "data.augment={}" training.max_steps=2500 training.max_minutes=null
     for language in de fr; do python recipes/libreoffice/prepare.py $language; done
     [ -e data/selection/train.labels ] || python recipes/selection/make_noise.py data/libreoffice_en_de/train.{en,de} \
         data/libreoffice_en_fr/train.{en,fr} data/selection/train.{en,de}
