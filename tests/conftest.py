@@ -25,10 +25,11 @@ from seq2seq.data.batching import Packed, context_window_batch
 from seq2seq.data.batching import pack as pack_rows
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet, train_vocabulary
+from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.segments import EncodedRequest
 from seq2seq.decoding.torch_engine import TorchEngine
 from seq2seq.decoding.translation import Options, Request
-from seq2seq.decoding.translator import Engines, Translator
+from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluators import validator
 from seq2seq.formats.model_directory import load_config
 from seq2seq.model.dropout import NO_DROPOUT

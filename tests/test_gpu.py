@@ -23,7 +23,7 @@ from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.batching import Batch, collate
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engine import Hypothesis, Source
-from seq2seq.decoding.translator import Engines
+from seq2seq.decoding.engines import Engines
 from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.model import packed_attention
 from seq2seq.model.transformer import Transformer

@@ -16,7 +16,8 @@ import pytest
 import torch
 from trained import LINES, exported, own_translator, quantization_error, trained_model
 
-from seq2seq.decoding.translator import Engines, Translator
+from seq2seq.decoding.engines import Engines
+from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.files import SUMS_FILE, atomic_folder, find_damage
 from seq2seq.formats import ctranslate2 as ctranslate2_form

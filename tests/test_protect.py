@@ -22,10 +22,11 @@ from seq2seq.data.store import PreparedData
 from seq2seq.data.tokenizer import Tokenizer, pipeline_of
 from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.decoding.engine import Hypothesis
+from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.segments import Decoder, Encoder
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translation import Candidate, Options, Request
-from seq2seq.decoding.translator import Engines, Translator
+from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.evaluation.systems import load_systems

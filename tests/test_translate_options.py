@@ -22,9 +22,10 @@ from trained import own_translator, trained_model
 
 from seq2seq import Translator
 from seq2seq.decoding.engine import length_penalty
+from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translation import END, Options, Request
-from seq2seq.decoding.translator import Engines, Translation, changed_decoding
+from seq2seq.decoding.translator import Translation, changed_decoding
 from seq2seq.errors import UserError
 from seq2seq.model.transformer import Transformer
 

@@ -21,8 +21,9 @@ from seq2seq.config import CleaningConfig, Config, DecodingConfig, PairsConfig, 
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.decoding.engine import Hypothesis, Source, length_penalty
+from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.torch_engine import EnsembleDecoder
-from seq2seq.decoding.translator import Engines, changed_decoding
+from seq2seq.decoding.translator import changed_decoding
 from seq2seq.errors import UserError
 from seq2seq.formats.weights import save_model, snapshot
 from seq2seq.model.transformer import Transformer

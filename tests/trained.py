@@ -23,7 +23,8 @@ from seq2seq.data.batching import collate
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces, train_vocabulary
 from seq2seq.decoding.engine import length_penalty
-from seq2seq.decoding.translator import Engines, Translator
+from seq2seq.decoding.engines import Engines
+from seq2seq.decoding.translator import Translator
 from seq2seq.export import export
 from seq2seq.files import atomic_folder
 from seq2seq.formats.weights import LoadedModel, save_model, snapshot

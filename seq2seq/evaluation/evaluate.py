@@ -17,7 +17,8 @@ from seq2seq.data.lines import map_sharded
 from seq2seq.data.store import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
-from seq2seq.decoding.translator import Engines, Translator
+from seq2seq.decoding.engines import Engines
+from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError, named_output, not_a_number
 from seq2seq.evaluation.evaluators import TranslationEvaluator, evaluator_of
 from seq2seq.evaluation.metrics import VALIDATION_METRICS, bleu_tokenizer, score

@@ -22,7 +22,8 @@ from seq2seq.data.lines import map_sharded
 from seq2seq.data.store import PreparedData, Store
 from seq2seq.data.training_data import Tokens
 from seq2seq.decoding.classification import TextClassifier
-from seq2seq.decoding.translator import Engines, Translator
+from seq2seq.decoding.engines import Engines
+from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import (
     EVALUATION_METRICS,
