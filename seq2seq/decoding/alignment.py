@@ -72,27 +72,21 @@ def join_alignments(
     words: re.Pattern[str],
 ) -> list[tuple[int, int]]:
     """Return the word alignment of a text, joined from the alignments of its parts."""
-    _, first_sources = join_texts(separators, sources, words)
-    _, first_targets = join_texts(separators, targets, words)
-    links = [
-        (i + i0, j + j0)
-        for part, i0, j0 in zip(alignments, first_sources, first_targets, strict=True)
-        for i, j in part
-    ]
-    return list(dict.fromkeys(links))
+    firsts = (first_words(separators, texts, words) for texts in (sources, targets))
+    shifted = zip(alignments, *firsts, strict=True)
+    return list(dict.fromkeys((i + i0, j + j0) for part, i0, j0 in shifted for i, j in part))
 
 
-def join_texts(
+def first_words(
     separators: Sequence[str], texts: Sequence[str], words: re.Pattern[str]
-) -> tuple[str, list[int]]:
-    """Return the joined texts, and the index of the first word of each.
+) -> list[int]:
+    """Return the index of the first word of each text in the joined texts.
 
     The first word of a text may continue the last word of the text before it.
     """
     parts = [part for pair in zip(separators, texts, strict=True) for part in pair]
-    joined, starts = "".join(parts), list(accumulate(map(len, parts)))[::2]
-    ends = [word.end() for word in words.finditer(joined)]
-    return joined, [bisect_right(ends, start) for start in starts]
+    ends = [word.end() for word in words.finditer("".join(parts))]
+    return [bisect_right(ends, start) for start in list(accumulate(map(len, parts)))[::2]]
 
 
 def longest_run(tokens: Sequence[str]) -> int:

@@ -324,26 +324,9 @@ class Decoder:
         self, prepared: Prepared, parts: Sequence[Written], *, scores: bool
     ) -> Candidate:
         """Return what the model has written for the segments of a text as one candidate."""
-        whole = parts[0] if len(parts) == 1 else self._joined(prepared, parts)
-        return Candidate(
-            prepared.after([x.text for x in parts]),
-            whole.pieces,
-            whole.log_prob if scores else None,
-            self._score(parts) if scores else None,
-            whole.log_probs,
-            whole.alignment,
-            whole.num_repaired,
-        )
-
-    def _score(self, parts: Sequence[Written]) -> float:
-        return sum(self.engine.score(self.decoding, x.log_prob, x.pieces) for x in parts)
-
-    def _joined(self, prepared: Prepared, parts: Sequence[Written]) -> Written:
-        """Join what the model has written for several segments."""
-        first, *others = parts
-        alignment: list[tuple[int, int]] = []
-        if self.options.alignment:
-            checked = prepared.checked([x.text for x in parts])
+        texts, alignment = [x.text for x in parts], parts[0].alignment
+        if len(parts) > 1 and self.options.alignment:
+            checked = prepared.checked(texts)
             alignment = join_alignments(
                 [x.segment.text.separator for x in parts],
                 [x.segment.text.plain for x in parts],
@@ -351,10 +334,15 @@ class Decoder:
                 [x.alignment for x in parts],
                 self.options.words,
             )
-        return first._replace(
-            pieces=reduce(lambda pieces, x: [*pieces, END, *x.pieces], others, first.pieces),
-            log_prob=sum(x.log_prob or 0.0 for x in parts),
-            num_repaired=sum(x.num_repaired for x in parts),
-            log_probs=[x for part in parts for x in part.log_probs],
-            alignment=alignment,
+        return Candidate(
+            prepared.after(texts),
+            reduce(lambda pieces, x: [*pieces, END, *x.pieces], parts[1:], parts[0].pieces),
+            sum(x.log_prob or 0.0 for x in parts) if scores else None,
+            self._score(parts) if scores else None,
+            [x for part in parts for x in part.log_probs],
+            alignment,
+            sum(x.num_repaired for x in parts),
         )
+
+    def _score(self, parts: Sequence[Written]) -> float:
+        return sum(self.engine.score(self.decoding, x.log_prob, x.pieces) for x in parts)
