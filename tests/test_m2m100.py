@@ -15,7 +15,7 @@ from m2m100 import FAMILIES, Family, make_family, transformers
 from trained import LINES, PAIRS
 
 from seq2seq.data.batching import collate
-from seq2seq.decoding import translator as translator_module
+from seq2seq.decoding import engines
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.export import export
@@ -37,7 +37,7 @@ def test_translations_have_the_same_tokens(
     family: Family, engine: str, beam: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if engine == "torch":
-        monkeypatch.setattr(translator_module, "has_ctranslate2", lambda: False)
+        monkeypatch.setattr(engines, "has_ctranslate2", lambda: False)
     translator, (source, target) = Translator.load(family.folder, device="cpu"), family.direction
     found = translator.translations(
         LINES, to=target, source=source, beam=beam, patience=1.0, max_factor=0.0, max_extra=MAX_LEN
