@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import yaml
 from commands import seq2seq
-from conftest import WORDS, run_recipe, write_corpus, write_recipe
+from conftest import WORDS, run_recipe, write_corpus
 from sentencepiece import SentencePieceProcessor
 from starlette.testclient import TestClient
 
 from seq2seq.config import CorpusConfig, Direction, PairsConfig
-from seq2seq.data.augmentation import Augmentation
+from seq2seq.data.augmentation import Augmentation, generators
 from seq2seq.data.batching import sentence_order
 from seq2seq.decoding.translation import Request
 from seq2seq.decoding.translator import Translator
@@ -194,7 +194,8 @@ def test_only_pairs_of_a_direction_are_joined(recipe: Path) -> None:
     augment = Augmentation(config.pairs, store, data.tokenizer, sizes, 200)
     indices = np.arange(len(store))
     sources, targets = store.pairs(indices)
-    joined, translations = augment(sources, targets, indices, indices, seed=1, epoch=0)
+    random = generators(indices, seed=1, epoch=0)
+    joined, translations = augment(sources, targets, indices, random)
     assert sum(len(a) > len(b) for a, b in zip(joined, sources, strict=True)) > len(store) / 2
     bounds = np.cumsum([0, *sizes])
     words = {"<2de>": {*WORDS.values()}, "<2en>": {*WORDS}, "<2fr>": {*FRENCH.values(), "z"}}
@@ -413,18 +414,6 @@ def test_a_new_recipe_of_several_directions(
     assert f"\n    - {{languages: [en, de], path: {train}}}\n" in path.read_text()
     with pytest.raises(UserError, match="--pairs names languages and corpora"):
         new_recipe("other", {"train": [train], "dev": [], "test": []}, pairs=pairs, **options)
-
-
-def test_data_of_an_older_version_have_one_direction(tmp_path: Path) -> None:
-    write_corpus(tmp_path)
-    run = run_recipe(write_recipe(tmp_path), tmp_path / "run")
-    metrics = evaluate_run(run, None, "test", Processes())
-    [path] = (tmp_path / "store").glob("*/manifest.json")
-    manifest = json.loads(path.read_text())
-    for split in ("dev", "test"):
-        assert manifest["splits"][split].pop("directions") == [["en", "de"]]
-    path.write_text(json.dumps(manifest))
-    assert evaluate_run(run, None, "test", Processes()) == metrics
 
 
 def test_only_the_main_direction_is_held_out_if_it_is_given(recipe: Path) -> None:

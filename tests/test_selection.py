@@ -40,7 +40,8 @@ def write_chunks(
         texts = [str(value) for value in pairs.tolist()]
         chunks.append(Chunk(folder / f"0-{i}.feather", opened[corpora[i]]))
         columns = {"source": texts, "target": texts, "rule": rules}
-        columns |= {"pair_hash": pairs, "source_hash": sources}
+        targets = pairs - np.uint64(3) * sources  # the hash of a pair is 3 * source + target
+        columns |= {"source_hash": sources, "target_hash": targets}
         feather.write_feather(pyarrow.table(columns), chunks[-1].file)
         rows += list(zip(rules.tolist(), pairs.tolist(), sources.tolist(), strict=True))
     return Selection(chunks), rows

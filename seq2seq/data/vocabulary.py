@@ -13,9 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import sentencepiece
-from numpy.typing import NDArray
 
 from seq2seq.config import TokenizerConfig
 from seq2seq.errors import UserError
@@ -220,48 +218,35 @@ def train_vocabulary(
 class Alphabet(Vocabulary):
     """Vocabulary of all characters of a text, or of all bytes, in code order."""
 
-    def __init__(self, characters: Sequence[str] | None) -> None:
-        """characters: all characters of a text; None for bytes."""
-        self.characters = None if characters is None else sorted(set(characters))
-        self.model = json.dumps(self.characters, ensure_ascii=False).encode()
-        if self.characters is None:
+    def __init__(self, names: Iterable[str] | None) -> None:
+        """names: all characters of a text; None for bytes."""
+        self.names = None if names is None else sorted(set(names))
+        self.model = json.dumps(self.names, ensure_ascii=False).encode()
+        if self.names is None:
             self.token_bytes = [bytes([i]) for i in range(256)]
         else:
-            self.token_bytes = [character.encode() for character in self.characters]
-            self._codes = np.array([ord(character) for character in self.characters])
+            self.token_bytes = [name.encode() for name in self.names]
         self.size = len(self.token_bytes)
+        self._ids = {name: i for i, name in enumerate(self.names or ())}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self.encode_text(text).tolist() for text in texts]
-
-    def encode_text(self, text: str) -> NDArray[np.int64]:
-        """Return the ids of a text; raises UserError for an unknown character.
+        """Return the ids of each text; raises UserError for an unknown character.
 
         Text may contain bytes as surrogate escapes (PEP 383), like command-line arguments.
         """
-        if self.characters is None:
-            raw = text.encode("utf-8", "surrogateescape")
-            return np.frombuffer(raw, dtype=np.uint8).astype(np.int64)
-        raw = text.encode("utf-32-le", "surrogatepass")
-        codes = np.frombuffer(raw, dtype=np.uint32).astype(np.int64)
-        ids = np.searchsorted(self._codes, codes).clip(max=self.size - 1)
-        if (wrong := self._codes[ids] != codes).any():
+        if self.names is None:
+            return [list(text.encode("utf-8", "surrogateescape")) for text in texts]
+        try:
+            return [[self._ids[character] for character in text] for text in texts]
+        except KeyError as error:
             raise UserError(
-                f"the character {chr(codes[wrong][0])!r} is not in the alphabet of {self.size} "
+                f"the character {error.args[0]!r} is not in the alphabet of {self.size} "
                 "characters; tokenizer.kind=byte covers all characters"
-            )
-        return ids
+            ) from None
 
 
-class Labels(Vocabulary):
+class Labels(Alphabet):
     """Labels of a classifier, in alphabetical order."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names = sorted(set(names))
-        self.model = json.dumps(self.names, ensure_ascii=False).encode()
-        self.token_bytes = [name.encode() for name in self.names]
-        self.size = len(self.names)
-        self._ids = {name: i for i, name in enumerate(self.names)}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return a list with the id of each label."""

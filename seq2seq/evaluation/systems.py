@@ -254,9 +254,6 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
     config = with_paths(config, partial(current_path, run=run))
     folder = find_prepared(Path(config.data.store), trained_with.get("fingerprint", ""))
     data = PreparedData.load(folder, split) if folder else prepare(config)
-    if config.translates:
-        for facts in data.manifest["splits"].values():  # older versions had one direction
-            facts.setdefault("directions", [list(config.pairs.directions[0])])
     recorded = replace(data, manifest=trained_with)
     splits = trained_with.get("splits", {})
     same_split = split not in splits or data.checksum(split) == recorded.checksum(split)

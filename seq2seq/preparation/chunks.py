@@ -21,7 +21,7 @@ from pyarrow import feather
 
 from seq2seq.config import CleaningConfig, Direction, PairsConfig
 from seq2seq.errors import UserError
-from seq2seq.preparation.cleaning import CODES, KEPT, pair_hashes, text_hash, text_rule
+from seq2seq.preparation.cleaning import CODES, KEPT, text_hash, text_rule
 from seq2seq.preparation.corpora import Corpus, TextPair, read_scores
 from seq2seq.terminal import ProgressBar
 
@@ -40,7 +40,7 @@ class Chunk:
     corpus: Corpus
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a column: `rule` (that drops a pair, or KEPT), `pair_hash` or `source_hash`."""
+        """Return a column: `rule` (that drops a pair, or KEPT), `source_hash` or `target_hash`."""
         return self._read(name).column(0).to_numpy()
 
     def targets(self) -> set[str]:
@@ -61,23 +61,18 @@ def write_chunk(file: Path, pairs: Sequence[TextPair], corpus: Corpus, data: Pai
     """Write pairs with their hashes. The rules on one pair are applied to training pairs."""
     rule = partial(text_rule, data.clean, corpus.direction)
     clean = corpus.split == "train"
-    hashes = np.array([pair_hashes(*pair) for pair in pairs], dtype=np.uint64)
+    sources, targets = zip(*pairs, strict=True)
     table = pyarrow.table(
         {
-            "source": [source for source, _ in pairs],
-            "target": [target for _, target in pairs],
+            "source": sources,
+            "target": targets,
             "rule": np.array([rule(*pair) if clean else KEPT for pair in pairs], dtype=np.uint8),
-            "pair_hash": hashes[:, 0],
-            "source_hash": hashes[:, 1],
+            "source_hash": np.array(list(map(text_hash, sources)), dtype=np.uint64),
+            "target_hash": np.array(list(map(text_hash, targets)), dtype=np.uint64),
         }
     )
     with file.open("wb") as sink:  # Python's errors are clearer than pyarrow's
         feather.write_feather(table, sink, compression="lz4")
-
-
-def hashes_of(texts: Iterable[str]) -> Hashes:
-    """Return the hash of each text."""
-    return np.array(list(map(text_hash, texts)), dtype=np.uint64)
 
 
 def write_chunks(folder: Path, corpora: Sequence[Corpus], data: PairsConfig) -> None:
@@ -176,7 +171,7 @@ class Selection:
         weights = data.weights([len(indices) for indices in kept])
         weights = [x / min(1, max(weights)) if data.temperature > 1 else 1.0 for x in weights]
         total = sum(weight * count for weight, count in zip(weights, counts, strict=True))
-        hashes = self._column("pair_hash")
+        hashes = self._pair_hashes()
         for indices, weight in zip(kept, weights, strict=True):
             whole, fraction = divmod(min(size / max(1, total), 1) * weight, 1)
             for _ in range(int(whole)):
@@ -192,7 +187,7 @@ class Selection:
 
     def drop_duplicates(self) -> None:
         """Drop kept pairs that equal an earlier pair of the same direction."""
-        kept, hashes = self.kept, self._column("pair_hash")
+        kept, hashes = self.kept, self._pair_hashes()
         first, *_ = (corpus.direction for corpus in self._ranges)
         for corpus, (start, end) in self._ranges.items():
             if corpus.direction != first:
@@ -207,7 +202,7 @@ class Selection:
         It may be a target there, if pairs are used in both directions.
         """
         known = [chunk.column("source_hash") for chunk in chunks]
-        known += [hashes_of(x.targets()) for x in chunks if self._is_source(x.corpus.direction)]
+        known += [x.column("target_hash") for x in chunks if self._is_source(x.corpus.direction)]
         self.codes[self._kept_with_source(np.concatenate(known))] = CODES["overlap"]
 
     def drop_low_scores(self, clean: CleaningConfig) -> None:
@@ -261,8 +256,7 @@ class Selection:
             chosen[direction] = np.split(kept[first], [data.dev_size])
             known.append(sources)
             if self._is_source(direction):
-                targets = self.pairs(np.sort(kept[first]))
-                known.append(hashes_of(target for _, target in targets))
+                known.append(self._column("target_hash")[kept[first]])
         self.codes[self._kept_with_source(np.concatenate(known))] = CODES["held_out"]
         sizes = {"dev": data.dev_size, "test": data.test_size}
         return {
@@ -280,6 +274,10 @@ class Selection:
         """Return the indices of kept pairs whose source hash is in `known`."""
         is_known = _is_known(self._column("source_hash"), np.sort(known))
         return np.flatnonzero(is_known & (self.codes == KEPT))
+
+    def _pair_hashes(self) -> Hashes:
+        # Multiplied, because the pairs (a, b) and (b, a) differ.
+        return np.uint64(3) * self._column("source_hash") + self._column("target_hash")
 
     def _column(self, name: str) -> Hashes:
         return np.concatenate([chunk.column(name) for chunk in self.chunks])

@@ -46,13 +46,6 @@ def text_hash(text: str) -> int:
     return xxhash.xxh3_64_intdigest(" ".join(text.split()).encode())
 
 
-def pair_hashes(source: str, target: str) -> tuple[int, int]:
-    """Return the hashes of a pair and of its source. Runs of white space count as one space."""
-    source, target = " ".join(source.split()), " ".join(target.split())
-    digest = xxhash.xxh3_64_intdigest
-    return digest(f"{source}\n{target}".encode()), digest(source.encode())
-
-
 def require_languages(*languages: str) -> None:
     """Raise UserError unless py3langid supports the languages."""
     for language in languages:

@@ -27,7 +27,7 @@ from seq2seq.files import (
     write_file,
 )
 
-STORE_FORMAT = 11
+STORE_FORMAT = 12
 """Version of the format. Raise it if prepared data or unfinished work change format."""
 WORK = "work"
 """Subfolder for finished stages of an unfinished preparation."""
@@ -120,8 +120,6 @@ def _fingerprint(config: Config, files: Sequence[Path], pretrained: Tokenizer | 
     """Return a hash of all options and input files (path, size, time) that determine the data."""
     tokenizer = asdict(config.tokenizer)
     del tokenizer["bpe_dropout"]
-    if not tokenizer["new_pieces"]:  # data of older versions stay valid
-        del tokenizer["new_pieces"]
     data = asdict(with_paths(config).data)
     del data["store"]
     data.pop("augment", None)

@@ -141,12 +141,8 @@ def _write_ids(files: Sequence[Path], vocabulary: Vocabulary, path: Path) -> dic
     dtype = np.min_scalar_type(vocabulary.size - 1)
     with path.open("wb") as sink:
         for text in read_texts(files):
-            if isinstance(vocabulary, Alphabet):
-                ids = vocabulary.encode_text(text)
-            else:
-                lines = vocabulary.encode(text.splitlines(keepends=True))
-                ids = np.array([i for line in lines for i in line], dtype=np.int64)
-            ids.astype(dtype).tofile(sink)
+            lines = vocabulary.encode(text.splitlines(keepends=True))
+            np.fromiter(chain.from_iterable(lines), dtype).tofile(sink)
     tokens = path.stat().st_size // dtype.itemsize
     return {"files": [path.name], "dtype": dtype.name, "tokens": tokens}
 
