@@ -34,8 +34,7 @@ MAX_LISTED = 20
 
 logger = logging.getLogger(__name__)
 
-Writer = Callable[[Transformer, Tokenizer, Config, Path, str | None], None]
-FORMATS: dict[str, tuple[Writer, str]] = {
+FORMATS: dict[str, tuple[Callable[..., None], str]] = {
     "ctranslate2": (ctranslate2.write_ctranslate2, ctranslate2.USAGE),
     "huggingface": (huggingface.write_huggingface, huggingface.USAGE),
     "argos": (ctranslate2.write_argos, ctranslate2.ARGOS_USAGE),
@@ -102,7 +101,7 @@ def export(
     with exclusive(output), atomic_folder(output) as draft:
         (draft / "README.md").write_text(card, encoding="utf-8")
         (draft / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
-        write(model, tokenizer, config, draft, quantization)
+        write(model, tokenizer, config, draft, *filter(None, [quantization]))
     for key, value in vars(config.decoding).items():
         if (old := getattr(described.decoding, key)) != value:
             logger.warning("decoding.%s=%s becomes %s: not supported by %s", key, old, value, to)

@@ -245,14 +245,15 @@ print(target.decode(result.hypotheses[0]{without}))
 
 
 def write_ctranslate2(
-    model: Transformer, tokenizer: Tokenizer, config: Config, folder: Path, quantization: str | None
+    model: Transformer,
+    tokenizer: Tokenizer,
+    config: Config,
+    folder: Path,
+    quantization: str = "float32",
 ) -> None:
-    """Write a model directory for CTranslate2, which `seq2seq translate` reads too.
-
-    quantization: data type of the weights; None for float32.
-    """
+    """Write a model directory for CTranslate2, which `seq2seq translate` reads too."""
     require_extra("ctranslate2", "--to ctranslate2")
-    write_model(model, tokenizer, config, folder, quantization or "float32")
+    write_model(model, tokenizer, config, folder, quantization)
     save_description(folder, model.num_parameters(), tokenizer, config)
 
 
@@ -274,13 +275,16 @@ length penalty, and writes underscores as spaces.
 
 
 def write_argos(
-    model: Transformer, tokenizer: Tokenizer, config: Config, folder: Path, quantization: str | None
+    model: Transformer,
+    tokenizer: Tokenizer,
+    config: Config,
+    folder: Path,
+    quantization: str = "float32",
 ) -> None:
     """Write a package for Argos Translate for each direction.
 
     A package is a zip of a CTranslate2 model and its tokenizer. The model puts the symbol of the
-    target language before every source by itself. folder: with the model card. quantization: data
-    type of the weights; None for float32.
+    target language before every source by itself. folder: with the model card.
     """
     require_extra("ctranslate2", "--to argos")
     if not all(map(all, config.pairs.directions)):
@@ -307,8 +311,7 @@ def write_argos(
             TemporaryDirectory(dir=folder) as draft,
             zipfile.ZipFile(folder / f"{name}.argosmodel", "w", zipfile.ZIP_DEFLATED) as archive,
         ):
-            data_type = quantization or "float32"
-            write_model(model, tokenizer, config, Path(draft), data_type, start=start)
+            write_model(model, tokenizer, config, Path(draft), quantization, start=start)
             for file in sorted(Path(draft).iterdir()):
                 archive.write(file, f"{name}/model/{file.name}")
             text = json.dumps(metadata, indent=2, ensure_ascii=False)

@@ -72,12 +72,9 @@ def is_m2m100(tokenizer: Tokenizer) -> bool:
 
 
 def write_huggingface(
-    model: Transformer, tokenizer: Tokenizer, config: Config, folder: Path, quantization: str | None
+    model: Transformer, tokenizer: Tokenizer, config: Config, folder: Path
 ) -> None:
-    """Write a folder for `AutoModelForSeq2SeqLM` and `AutoTokenizer`, without custom code.
-
-    quantization: not used.
-    """
+    """Write a folder for `AutoModelForSeq2SeqLM` and `AutoTokenizer`, without custom code."""
     _require_supported(config, tokenizer)
     require_extra("transformers", "--to huggingface")
     from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig

@@ -133,10 +133,8 @@ def with_vocabulary(
     return changed
 
 
-def write_seq2seq(
-    model: Network, tokenizer: Tokenizer, config: Config, folder: Path, quantization: str | None
-) -> None:
-    """Write a model directory. quantization: not used."""
+def write_seq2seq(model: Network, tokenizer: Tokenizer, config: Config, folder: Path) -> None:
+    """Write a model directory."""
     save_model(folder, snapshot(model), tokenizer, config)
 
 
