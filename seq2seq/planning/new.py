@@ -19,6 +19,7 @@ from seq2seq.config import (
     DataConfig,
     Direction,
     PairsConfig,
+    TrainingConfig,
     check_name,
     commented_yaml,
     from_tree,
@@ -30,7 +31,7 @@ from seq2seq.evaluation.systems import split_of_run
 from seq2seq.files import write_file
 from seq2seq.formats.model_directory import describe_model, find_model, vocabulary_files
 from seq2seq.formats.pretrained import is_pretrained
-from seq2seq.planning.plan import COMMENTS, UNITS, Request, rounded, run_trial, sized_recipe
+from seq2seq.planning.plan import COMMENTS, SIZES, UNITS, Request, rounded, run_trial, sized_recipe
 from seq2seq.preparation.corpora import open_corpus
 from seq2seq.preparation.prepare import new_languages
 from seq2seq.preparation.text import read_texts, text_files
@@ -238,7 +239,8 @@ def fine_tuning(request: Request, run: Path, config: Config, new_pieces: int) ->
     config: recipe of the initial model, in `run`. new_pieces: 0 without a new language.
     """
     minutes, initial = request.minutes, config.training
-    pretrained = is_pretrained(find_model(run))  # its recipe is unknown: the defaults
+    if pretrained := is_pretrained(find_model(run)):
+        initial = _usual_training(config)
     held_out = max(MIN_HELD_OUT, min(MAX_HELD_OUT, request.num_examples // 5))
     sizes = {f"{split}_size": held_out for split in ("dev", "test") if split not in request.data}
     num_new = request.num_examples - sum(sizes.values())
@@ -305,6 +307,26 @@ def fine_tuning(request: Request, run: Path, config: Config, new_pieces: int) ->
 # Measurements: docs/fine-tune.md. Model and tokenizer: as in the initial model.
 """
     return title + commented_yaml(recipe, COMMENTS | comments)
+
+
+def _usual_training(config: Config) -> TrainingConfig:
+    """Return the presumed training settings of a pre-trained model, whose recipe is unknown.
+
+    A small model is presumed to be trained as `new` trains its size. Larger models, such as all
+    published ones, are trained with Adam.
+    """
+    small = [size for size in SIZES["translation"][:2] if size.dim >= config.model.dim]
+    if not small:
+        return config.training
+    size = small[0]
+    return replace(
+        config.training,
+        optimizer="muon",
+        schedule="cosine",
+        lr=size.lr,
+        batch_tokens=size.batch_tokens,
+        clip_norm=1.0,
+    )
 
 
 def _memory_saving(config: Config, has_new_pieces: bool) -> dict[str, Any]:
