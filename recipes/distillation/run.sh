@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Train a small, fast model on what an ensemble of two large ones translates.
 #   recipes/distillation/run.sh RECIPE [section.key=value ...]
-# RECIPE, such as `seq2seq new` writes, is the teachers'; it has one training corpus, given by its prefix. The student
-# has half of their width, and STUDENTS, such as "6+2 6+1", encoder and decoder layers. The same command resumes: a
-# file that exists is not made again.
+# RECIPE, such as `seq2seq new` writes, is the teachers'; it has one training corpus, given by its prefix. Students have
+# the encoder and decoder layers of STUDENTS, such as "6+2 6+1", and the width DIM, by default half of the teachers'. The
+# same command resumes: a file that exists is not made again.
 set -euo pipefail
 [ $# -gt 0 ] || {
     echo "usage: recipes/distillation/run.sh RECIPE [section.key=value ...]" >&2
@@ -31,14 +31,15 @@ train "$recipe" --run "$runs/teacher2" "$@" training.seed=2
     mv "$chosen.part" "$chosen"
 }
 
-# A plain Transformer, as Hugging Face, CTranslate2 and browsers run it.
+# A plain Transformer, as Hugging Face, CTranslate2 and browsers run it. It is trained for twice the updates.
+width=${DIM:-$((dim / 2))}
 systems=()
 for layers in ${STUDENTS:-6+2}; do
-    student=$runs/student$layers
+    student=$runs/student${layers}_$width
     train "$recipe" --run "$student" "$@" "data.train={source: $corpus.$source, target: $chosen}" \
-        model.encoder_layers="${layers%+*}" model.decoder_layers="${layers#*+}" model.dim=$((dim / 2)) \
-        model.ffn_dim=$((ffn_dim / 2)) model.num_heads=$((num_heads / 2)) model.norm=post \
-        model.positions=sinusoidal model.activation=relu model.dropout=0
+        model.encoder_layers="${layers%+*}" model.decoder_layers="${layers#*+}" model.dim="$width" \
+        model.ffn_dim=$((ffn_dim * width / dim)) model.num_heads=$((num_heads * width / dim)) model.norm=post \
+        model.positions=sinusoidal model.activation=relu model.dropout=0 training.max_steps=$((2 * steps))
     systems+=("$student/test.$target")
     seq2seq translate "$student" "$test.$source" --precision int8 -o "${systems[-1]}"
 done
