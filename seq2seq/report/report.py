@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -52,24 +53,6 @@ NUM_ERRORS = 10
 MAX_CLASSIFIED = 5_000
 MAX_CHARACTERS = 400
 """Number of characters of a classified text that are shown."""
-
-STYLE = """
-:root { color-scheme: light dark; --line: rgb(128 128 128 / 0.3); }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 72rem; padding: 1.5rem; font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; } h2 { margin-top: 2.5rem; font-size: 1.25rem; } h3 { font-size: 1rem; }
-p { opacity: 0.7; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; margin: 0.75rem 0; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.25rem 0.75rem; border-bottom: 1px solid var(--line); text-align: right;
-  vertical-align: top; white-space: nowrap; }
-th { font-weight: 600; } th:first-child, td:first-child { text-align: left; }
-table.text td, table.text th { text-align: left; }
-table.text td { overflow-wrap: break-word; white-space: normal; }
-table.text td:last-child { min-width: 14rem; }
-pre { overflow-x: auto; border: 1px solid var(--line); padding: 0.75rem; font-size: 0.85em; }
-tr { break-inside: avoid; }
-"""
 
 logger = logging.getLogger(__name__)
 
@@ -266,12 +249,16 @@ def _provenance(runs: Mapping[str, RunRecord]) -> list[str]:
     return body
 
 
+def _asset(name: str) -> str:
+    return files("seq2seq.report").joinpath(name).read_text("utf-8")
+
+
 def page(title: str, body: Sequence[str]) -> str:
     """Return an HTML page; body: parts of it, as HTML."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
+        f"<title>{escape(title)}</title><style>{_asset('page.css')}</style></head>\n"
         f"<body><h1>{escape(title)}</h1>\n" + "\n".join(body) + "\n</body></html>\n"
     )
 
@@ -291,46 +278,10 @@ def line_charts(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) ->
     """
     import vl_convert
 
-    menu = {"input": "select", "options": ["updates", "minutes"], "name": "over "}
-    spec = {
-        "data": {"values": rows},
-        "params": [{"name": "axis", "value": "updates", "bind": menu}],
-        "transform": [
-            {"fold": list(titles), "as": ["field", "value"]},
-            {"filter": "isValid(datum.value)"},
-            {"calculate": "datum[axis]", "as": "x"},
-        ],
-        "facet": {
-            "field": "field",
-            "sort": list(titles),
-            "header": {"title": None, "labelExpr": f"{json.dumps(titles)}[datum.value]"},
-        },
-        "columns": 2,
-        "spec": {
-            "width": 460,
-            "height": 180,
-            "mark": {"type": "line", "point": {"size": 12}, "strokeWidth": 1.5},
-            "encoding": {
-                "x": {"field": "x", "type": "quantitative"},
-                "y": {"field": "value", "type": "quantitative", "scale": {"zero": False}},
-                "color": {"field": "run"},
-                "tooltip": [
-                    {"field": "run"},
-                    {"field": "updates"},
-                    {"field": "minutes", "format": ".1f"},
-                    {"field": "value", "format": ".4~g"},
-                ],
-            },
-        },
-        "resolve": {"scale": {"y": "independent"}, "axis": {"x": "independent"}},
-        "config": {
-            "background": "transparent",
-            "font": "system-ui, sans-serif",
-            "style": {"guide-label": {"fill": "currentColor"}},
-            "axis": {"title": None, "gridColor": "rgba(128,128,128,0.25)"},
-            "legend": {"title": None, "orient": "top"},
-        },
-    }
+    spec = json.loads(_asset("curves.json"))
+    spec["data"] = {"values": rows}
+    spec["transform"][0]["fold"] = spec["facet"]["sort"] = list(titles)
+    spec["facet"]["header"]["labelExpr"] = f"{json.dumps(titles)}[datum.value]"
     text = json.dumps(spec, ensure_ascii=False, separators=(",", ":"))
     text = text.replace("<", "\\u003c")  # `</script>` in a text must not end the script
     code = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
