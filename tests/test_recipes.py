@@ -71,17 +71,6 @@ def test_shares_of_a_corpus_are_damaged(tmp_path: Path) -> None:
         assert (text == f"other {i}") == (label == "other")
 
 
-def test_noise_drops_a_tenth_of_the_words_and_moves_others_a_little() -> None:
-    words = [str(i) for i in range(10_000)]
-    noised = run("back_translation/noise.py", text=f"{' '.join(words)}\none\n").splitlines()
-    left = [int(word) for word in noised[0].split()]
-    assert 8_800 < len(left) < 9_200 and len({*left}) == len(left)
-    ranks = {word: rank for rank, word in enumerate(sorted(left))}
-    moved = [abs(ranks[word] - place) for place, word in enumerate(left)]
-    assert max(moved) == 3 and 0 < moved.count(0) < len(moved) / 2
-    assert noised[1] == "one"
-
-
 def test_values_of_a_recipe_are_assignments_of_the_shell(tmp_path: Path) -> None:
     corpus = tmp_path / "my corpus"
     for suffix in ("en", "de"):

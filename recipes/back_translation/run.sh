@@ -35,11 +35,6 @@ train "$recipe" --run "$runs/forward" "$@"
     mv "$work/scores.part" "$work/scores"
 }
 
-[ -e "$work/noised.$source" ] || {
-    python "$environment/recipes/back_translation/noise.py" <"$translated" >"$work/noised.part"
-    mv "$work/noised.part" "$work/noised.$source"
-}
-
 # Prints the limits of a training of a share of the recipe's updates and minutes.
 limits() {
     awk -v steps="$steps" -v minutes="$minutes" -v share="$1" 'BEGIN {
@@ -47,10 +42,10 @@ limits() {
         print "training.max_minutes=" (minutes == "None" ? "null" : minutes * share) }'
 }
 
-# First the corpus and the translations that fit best, with a tag (Caswell et al. 2019); then the corpus alone.
-train "$recipe" --run "$work/mixed" "$@" $(limits 0.67) "data.clean.best_share=0.9" \
-    "data.train=[{path: $corpus},
-        {source: $work/noised.$source, target: $monolingual, scores: $work/scores, tag: <translated>}]"
-train "$recipe" --run "$work/final" "$@" $(limits 0.33) "training.init_from=$work/mixed" \
+# First the corpus, twice, and the translations that fit best, with a tag (Caswell et al. 2019); then the corpus alone.
+train "$recipe" --run "$work/mixed" "$@" $(limits 0.8) "data.clean.best_share=0.9" \
+    "data.train=[{path: $corpus, weight: 2},
+        {source: $translated, target: $monolingual, scores: $work/scores, tag: <translated>}]"
+train "$recipe" --run "$work/final" "$@" $(limits 0.2) "training.init_from=$work/mixed" \
     "training.lr=$(awk "BEGIN { print $lr / 2 }")"
 for run in "$runs/forward" "$work/final"; do seq2seq evaluate "$run"; done
