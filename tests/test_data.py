@@ -168,9 +168,10 @@ def test_sentences_in_another_language_are_dropped(folder: Path) -> None:
     german = "Der Ausschuss hat diesen Bericht mit großer Mehrheit angenommen und dankt allen."
     french = "La commission a adopté ce rapport à une large majorité et remercie ses auteurs."
     pairs = [(english, german), (french, german), (english, french), ("OK", "OK")]
+    pairs += [("When signing", "Lors de la signature"), ("Line width", "Linienbreite")]
     write_pairs(folder, "train", PAIRS + pairs)
     data = prepare(config_for(folder, NO_CLEANING, "data.clean.languages=true"))
-    assert dropped(data) == {"languages": 2}
+    assert dropped(data) == {"languages": 3}
     with pytest.raises(UserError, match="py3langid does not support 'xx'"):
         require_languages("en", "xx")
 

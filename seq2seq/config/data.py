@@ -82,8 +82,8 @@ class CleaningConfig:
     max_ratio: Positive | None = 4.0
     """Drop pairs with a larger length ratio in characters, if the longer side has over 20."""
     languages: bool = False
-    """Drop pairs with a side that py3langid confidently identifies as another language. Slow: about
-    8,000 pairs per second."""
+    """Drop pairs with a side for which py3langid finds another language 30 times as probable. Slow:
+    about 8,000 pairs per second."""
     duplicates: bool = True
     """Drop repeated pairs."""
     overlap: bool = True

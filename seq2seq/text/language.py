@@ -28,8 +28,8 @@ TOKENS = re.compile(rf"[{_RANGES}]|[^\W{_RANGES}]+|[^\w\s]")
 """Words and punctuation marks."""
 IDENTIFIED = 1_000
 """Number of characters from which a language is identified."""
-MIN_CONFIDENCE = 0.9
-"""Minimum probability to assign a text to another language. Short texts rarely reach it."""
+FOREIGN_RATIO = 30
+"""A text is foreign if another language is this many times as probable as the expected one."""
 
 
 def words(text: str) -> list[str]:
@@ -84,9 +84,10 @@ def language_identifier() -> Any:
 
 
 def is_foreign(text: str, language: str) -> bool:
-    """Return whether py3langid confidently assigns a text to another language."""
-    identified, probability = language_identifier().classify(text)
-    return identified != base_code(language) and probability >= MIN_CONFIDENCE
+    """Return whether another language is much more probable than the expected one (py3langid)."""
+    identifier, code = language_identifier(), base_code(language)
+    identified, probability = identifier.classify(text)
+    return identified != code and probability >= FOREIGN_RATIO * dict(identifier.rank(text))[code]
 
 
 def identify(text: str, languages: Sequence[str]) -> str:
