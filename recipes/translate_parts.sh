@@ -9,6 +9,7 @@ parts=$output.parts
 mkdir -p "$parts/input" "$parts/output"
 split -l "$lines" "$input" "$parts/input/"
 for part in "$parts"/input/*; do
+    echo "translating $part of $(ls "$parts/input" | tail -n 1)" >&2
     translated=$parts/output/$(basename "$part")
     [ -e "$translated" ] || seq2seq translate "$@" "$part" -o "$translated"
 done

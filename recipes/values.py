@@ -2,8 +2,9 @@
 
 Usage: python recipes/values.py RECIPE [section.key=value ...]
 
-`corpus` is the prefix of the training corpus. It is an error if there are several corpora, or one
-that is given in another way or has other keys, or if there is no test set.
+`source_text` and `target_text` are the files of the training corpus. `sets` are overrides that name
+the development and test set, so that all trainings of a script have the same, even if these are
+held out from the corpus. It is an error if there are several corpora or no test set.
 """
 
 from __future__ import annotations
@@ -12,35 +13,45 @@ import shlex
 import sys
 from pathlib import Path
 
-from seq2seq.config import Config, CorpusConfig
+from seq2seq.config import CorpusConfig, PairsConfig
+from seq2seq.data.lines import require_files
 from seq2seq.errors import UserError
 from seq2seq.formats.model_directory import load_config
+from seq2seq.preparation.prepare import prepare
 
 
-def only_corpus(config: Config) -> str:
-    """Return the prefix of the training corpus. Raises UserError for unsuitable data."""
-    data = config.pairs
-    path = str(data.train[0].path)
-    files = [Path(f"{path}.{language}") for language in (data.source, data.target)]
-    if data.train != (CorpusConfig(path=path),) or not all(file.is_file() for file in files):
-        raise UserError(
-            "this needs one corpus without other keys, given by the prefix of two files that are "
-            f"not compressed, such as data.train=corpus/train; not {' and '.join(map(str, files))}"
-        )
+def files_of(data: PairsConfig) -> tuple[str, str]:
+    """Return the files of the training corpus. Raises UserError for unsuitable data."""
+    if len(data.train) > 1:
+        raise UserError(f"data.train has {len(data.train)} corpora: this needs exactly one")
+    [corpus] = data.train
+    files = (
+        corpus.source or f"{corpus.path}.{data.source}",
+        corpus.target or f"{corpus.path}.{data.target}",
+    )
+    if corpus != CorpusConfig(path=corpus.path, source=corpus.source, target=corpus.target):
+        raise UserError("data.train: this needs a corpus with no keys but its files")
+    if any(name.endswith(".gz") for name in files):
+        raise UserError("data.train: this needs files that are not compressed")
+    require_files(list(map(Path, files)))
     if not (data.test or data.test_size):
         raise UserError("this needs a test set: set data.test=PREFIX or data.test_size=1000")
-    return path
+    return files
 
 
 def main(path: str, *overrides: str) -> str | None:
     """Print the assignments. Returns an error message, if any."""
     try:
         config = load_config(path, overrides)
+        source_text, target_text = files_of(config.pairs)
+        prepared = prepare(config).folder
         values = {
             "name": config.name,
             "source": config.pairs.source,
             "target": config.pairs.target,
-            "corpus": only_corpus(config),
+            "source_text": source_text,
+            "target_text": target_text,
+            "prepared": prepared,
             "steps": config.training.max_steps,
             "minutes": config.training.max_minutes,
             "lr": config.training.lr,
@@ -52,6 +63,8 @@ def main(path: str, *overrides: str) -> str | None:
         return f"error: {error}"
     for name, value in values.items():
         print(f"{name}={shlex.quote(str(value))}")
+    sets = "dev_size=0", "test_size=0", f"dev={prepared}/dev", f"test={prepared}/test"
+    print(f"sets=({shlex.join(f'data.{x}' for x in sets)})")
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -73,17 +74,31 @@ def test_shares_of_a_corpus_are_damaged(tmp_path: Path) -> None:
 
 def test_values_of_a_recipe_are_assignments_of_the_shell(tmp_path: Path) -> None:
     corpus = tmp_path / "my corpus"
-    for suffix in ("en", "de"):
-        write(corpus.with_suffix(f".{suffix}"), ["a"])
-    recipe = write(
-        tmp_path / "mine.yaml",
-        [f"data: {{source: en, target: de, train: {corpus}, dev_size: 1, test_size: 1}}"],
-    )
-    shell = f'eval "$({sys.executable} {RECIPES}/values.py {recipe})"; echo "$name,$target,$corpus"'
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, check=True, text=True)
-    assert done.stdout == f"mine,de,{corpus}\n"
-    for wrong in ("data.test_size=0", "data.train={path: x, tag: <x>}", "data.train=x.tsv"):
-        command = [sys.executable, str(RECIPES / "values.py"), str(recipe), wrong]
-        failed = subprocess.run(command, capture_output=True, text=True)
+    files = [write(Path(f"{corpus}.{suffix}"), list("abcdefgh")) for suffix in ("en", "de")]
+    data = f"data: {{source: en, target: de, train: {corpus}, dev_size: 1, test_size: 1, store: s}}"
+    recipe = write(tmp_path / "mine.yaml", [data, "tokenizer: {vocab_size: 280}"])
+
+    def values(*overrides: str, then: str = "") -> subprocess.CompletedProcess[str]:
+        command = shlex.join([sys.executable, str(RECIPES / "values.py"), str(recipe), *overrides])
+        script = f'set -e; values=$({command}); eval "$values"; {then}'
+        return subprocess.run(
+            ["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False
+        )
+
+    done = values(then='echo "$name,$target,$source_text,$target_text"; cat "$prepared/test.en"')
+    prefix, held_out = done.stdout.splitlines()
+    assert prefix == f"mine,de,{files[0]},{files[1]}"
+    # What the recipe holds out is the test set of trainings on other pairs, too.
+    other = [write(tmp_path / f"other.{suffix}", list("ijklmnop")) for suffix in ("en", "de")]
+    train = f"data.train={{source: {other[0]}, target: {other[1]}}}"
+    again = values(then=f'seq2seq prepare {recipe} "{train}" "${{sets[@]}}" 2>/dev/null')
+    assert (tmp_path / again.stdout.strip() / "test.en").read_text() == f"{held_out}\n"
+    for wrong, message in (
+        ("data.test_size=0", "this needs a test set"),
+        (f"data.train=[{corpus}, {corpus}]", "has 2 corpora"),
+        (f"data.train={{path: {corpus}, tag: <x>}}", "no keys but its files"),
+        ("data.train=none", "none.en"),
+    ):
+        failed = values(wrong)
         assert failed.returncode == 1 and failed.stdout == ""
-        assert failed.stderr.startswith("error: this needs ")
+        assert failed.stderr.startswith("error: ") and message in failed.stderr

@@ -27,6 +27,8 @@ def joined(lines: Iterable[str], count: int) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not sys.argv[1].isdecimal():
+        sys.exit("usage: python recipes/context/join.py K < FILE > JOINED")
     lines = (line.decode() for line in sys.stdin.buffer)
     for text in joined(lines, int(sys.argv[1])):
         sys.stdout.buffer.write(f"{text}\n".encode())

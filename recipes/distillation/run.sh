@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train a small, fast model on what an ensemble of two large ones translates.
 #   recipes/distillation/run.sh RECIPE [section.key=value ...]
-# RECIPE, such as `seq2seq new` writes, is the teachers'; it has one training corpus, given by its prefix. Students have
+# RECIPE, such as `seq2seq new` writes, is the teachers'; it has one training corpus. Students have
 # the encoder and decoder layers of STUDENTS, such as "6+2 6+1", and the width DIM, by default half of the teachers'. The
 # same command resumes: a file that exists is not made again.
 set -euo pipefail
@@ -16,18 +16,19 @@ here=$environment/recipes/distillation
 PATH=$environment/.venv/bin:$environment/scripts:$PATH
 
 values=$(python "$environment/recipes/values.py" "$recipe" "$@")
-eval "$values" # name, source, target, corpus, ...
+eval "$values" # name, source, target, ...
+set -- "$@" "${sets[@]}"
 runs=runs/$name
-test=$(seq2seq prepare "$recipe" "$@")/test
+test=$prepared/test
 chosen=$runs/chosen.$target
 
 train "$recipe" --run "$runs/teacher1" "$@" training.seed=1
 train "$recipe" --run "$runs/teacher2" "$@" training.seed=2
 
-"$environment/recipes/translate_parts.sh" "$corpus.$source" "$runs/nbest.jsonl" 5000 \
+"$environment/recipes/translate_parts.sh" "$source_text" "$runs/nbest.jsonl" 5000 \
     "$runs/teacher1" --with "$runs/teacher2" --nbest 8 --beam 8 --json
 [ -e "$chosen" ] || {
-    python "$here/choose.py" "$runs/nbest.jsonl" "$corpus.$target" >"$chosen.part"
+    python "$here/choose.py" "$runs/nbest.jsonl" "$target_text" >"$chosen.part"
     mv "$chosen.part" "$chosen"
 }
 
@@ -36,7 +37,7 @@ width=${DIM:-$((dim / 2))}
 systems=()
 for layers in ${STUDENTS:-6+2}; do
     student=$runs/student${layers}_$width
-    train "$recipe" --run "$student" "$@" "data.train={source: $corpus.$source, target: $chosen}" \
+    train "$recipe" --run "$student" "$@" "data.train={source: $source_text, target: $chosen}" \
         model.encoder_layers="${layers%+*}" model.decoder_layers="${layers#*+}" model.dim="$width" \
         model.ffn_dim=$((ffn_dim * width / dim)) model.num_heads=$((num_heads * width / dim)) model.norm=post \
         model.positions=sinusoidal model.activation=relu model.dropout=0 training.max_steps=$((2 * steps))

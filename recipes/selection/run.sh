@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Select the good pairs of a noisy corpus by two translation models, and train on them.
 #   recipes/selection/run.sh RECIPE [section.key=value ...]
-# RECIPE, such as `seq2seq new` writes, has one training corpus, given by its prefix. Without RECIPE, the corpus is
-# LibreOffice's with damaged pairs. The same command resumes: a file that exists is not made again.
+# RECIPE, such as `seq2seq new` writes, has one training corpus. Without RECIPE, the corpus is LibreOffice's with damaged
+# pairs. The same command resumes: a file that exists is not made again.
 set -euo pipefail
 environment=$(cd "$(dirname "$0")/../.." && pwd)
 PATH=$environment/.venv/bin:$environment/scripts:$PATH
@@ -18,15 +18,17 @@ recipe=$1
 shift
 
 values=$(python "$environment/recipes/values.py" "$recipe" "$@")
-eval "$values" # name, source, target, corpus, ...
-dev=$(seq2seq prepare "$recipe" "$@")/dev
+eval "$values" # name, source, target, ...
+set -- "$@" "${sets[@]}"
 runs=runs/$name
 
 train "$recipe" --run "$runs/forward" "$@"
-train "$recipe" --run "$runs/backward" "$@" "data.source='$target'" "data.target='$source'"
+train "$recipe" --run "$runs/backward" "$@" "data.source='$target'" "data.target='$source'" \
+    "data.train={source: $target_text, target: $source_text}"
 
 # Log-probability per token of the target given the source, and of the source given the target.
 score() {
+    echo "scoring $1 and $2 with $runs/forward and $runs/backward" >&2
     [ -e "$3.forward" ] || seq2seq translate "$runs/forward" "$1" --score-target "$2" --length-penalty 1 -o "$3.forward"
     [ -e "$3.backward" ] || seq2seq translate "$runs/backward" "$2" --score-target "$1" --length-penalty 1 -o "$3.backward"
     [ ! -e "$3" ] || return 0
@@ -36,16 +38,16 @@ score() {
         print ($1 == "" || $2 == "") ? 0 : exp(($1 + $2) / 2 - difference) }' >"$3.part"
     mv "$3.part" "$3"
 }
-score "$corpus.$source" "$corpus.$target" "$runs/scores"
-score "$dev.$source" "$dev.$target" "$runs/dev_scores"
+score "$source_text" "$target_text" "$runs/scores"
+score "$prepared/dev.$source" "$prepared/dev.$target" "$runs/dev_scores"
 
 # The threshold that 70 % of the development set reach. Most good training pairs reach it, because both models have
 # seen them.
 threshold=$(sort -g "$runs/dev_scores" | awk '{ scores[NR] = $1 } END { print scores[int(NR * 0.3) + 1] }')
 echo "dropping pairs with a score below $threshold; for example:"
-paste "$runs/scores" "$corpus.$source" "$corpus.$target" | awk -F '\t' -v threshold="$threshold" '
+paste "$runs/scores" "$source_text" "$target_text" | awk -F '\t' -v threshold="$threshold" '
     $1 < threshold { print "  " $0 }' | sort -gr | sed -n 1,10p
 # The models have learned to translate to other languages of the corpus, too: a rule drops these.
 train "$recipe" --run "$runs/selected" data.clean.languages=true "$@" \
-    "data.train={path: $corpus, scores: $runs/scores}" "data.clean.min_score=$threshold"
+    "data.train={source: $source_text, target: $target_text, scores: $runs/scores}" "data.clean.min_score=$threshold"
 for run in forward selected; do seq2seq evaluate "$runs/$run"; done
