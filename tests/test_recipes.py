@@ -91,7 +91,8 @@ def test_values_of_a_recipe_are_assignments_of_the_shell(tmp_path: Path) -> None
     # What the recipe holds out is the test set of trainings on other pairs, too.
     other = [write(tmp_path / f"other.{suffix}", list("ijklmnop")) for suffix in ("en", "de")]
     train = f"data.train={{source: {other[0]}, target: {other[1]}}}"
-    again = values(then=f'seq2seq prepare {recipe} "{train}" "${{sets[@]}}" 2>/dev/null')
+    prepare = f'{sys.executable} -m seq2seq prepare {recipe} "{train}" "${{sets[@]}}" 2>/dev/null'
+    again = values(then=prepare)
     assert (tmp_path / again.stdout.strip() / "test.en").read_text() == f"{held_out}\n"
     for wrong, message in (
         ("data.test_size=0", "this needs a test set"),
