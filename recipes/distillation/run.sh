@@ -32,14 +32,14 @@ train "$recipe" --run "$runs/teacher2" "$@" training.seed=2
     mv "$chosen.part" "$chosen"
 }
 
-# A plain Transformer, as Hugging Face, CTranslate2 and browsers run it. It is trained for twice the updates.
+# A plain Transformer, as Hugging Face and CTranslate2 run it. It is trained for twice the updates.
 width=${DIM:-$((dim / 2))}
 systems=()
 for layers in ${STUDENTS:-6+2}; do
     student=$runs/student${layers}_$width
     train "$recipe" --run "$student" "$@" "data.train={source: $source_text, target: $chosen}" \
         model.encoder_layers="${layers%+*}" model.decoder_layers="${layers#*+}" model.dim="$width" \
-        model.ffn_dim=$((ffn_dim * width / dim)) model.num_heads=$((num_heads * width / dim)) model.norm=post \
+        model.ffn_dim=$((ffn_dim * width / dim)) model.num_heads=$((num_heads * width / dim)) model.norm=pre \
         model.positions=sinusoidal model.activation=relu model.dropout=0 training.max_steps=$((2 * steps))
     systems+=("$student/test.$target")
     seq2seq translate "$student" "$test.$source" --precision int8 -o "${systems[-1]}"
