@@ -18,7 +18,7 @@ from forked import in_child
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seq2seq.data.augmentation import generators
+from seq2seq.data.augmentation import generators, uniform
 from seq2seq.data.training_data import Pairs, TrainingData
 from seq2seq.formats.model_directory import load_config
 from seq2seq.preparation.prepare import prepare
@@ -64,6 +64,15 @@ def test_no_change_fails_on_any_text(source: str, target: str, draw: int) -> Non
     for name in CHANGES:
         changed(name, (source, target), draw)
     assert join([(source, target)] * 2) == (f"{source} {source}", f"{target} {target}")
+
+
+def test_uniform_numbers_depend_on_the_position_alone() -> None:
+    every = uniform(np.arange(100), 6, seed=1, epoch=0)
+    some = np.array([40, 7, 99])
+    np.testing.assert_array_equal(uniform(some, 6, seed=1, epoch=0), every[some])
+    assert len(np.unique(every)) == every.size
+    assert uniform(np.empty(0, dtype=np.int64), 6, seed=1, epoch=0).shape == (0, 6)
+    assert not np.isin(uniform(np.arange(100), 6, seed=1, epoch=1), every).any()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from sentencepiece import SentencePieceProcessor
 from starlette.testclient import TestClient
 
 from seq2seq.config import CorpusConfig, Direction, PairsConfig
-from seq2seq.data.augmentation import Augmentation, generators
+from seq2seq.data.augmentation import Augmentation
 from seq2seq.data.batching import sentence_order
 from seq2seq.decoding.translation import Request
 from seq2seq.decoding.translator import Translator
@@ -194,8 +194,7 @@ def test_only_pairs_of_a_direction_are_joined(recipe: Path) -> None:
     augment = Augmentation(config.pairs, store, data.tokenizer, sizes, 200)
     indices = np.arange(len(store))
     sources, targets = store.pairs(indices)
-    random = generators(indices, seed=1, epoch=0)
-    joined, translations = augment(sources, targets, indices, random)
+    joined, translations = augment(sources, targets, indices, indices, seed=1, epoch=0)
     assert sum(len(a) > len(b) for a, b in zip(joined, sources, strict=True)) > len(store) / 2
     bounds = np.cumsum([0, *sizes])
     words = {"<2de>": {*WORDS.values()}, "<2en>": {*WORDS}, "<2fr>": {*FRENCH.values(), "z"}}

@@ -31,6 +31,23 @@ def generators(positions: NDArray[np.int64], *, seed: int, epoch: int) -> list[G
     return [Generator(Philox(key=key, counter=[0, 0, 0, i])) for i in positions.tolist()]
 
 
+def uniform(
+    positions: NDArray[np.int64], count: int, *, seed: int, epoch: int
+) -> NDArray[np.float64]:
+    """Return `count` numbers from [0, 1) for each example, (B, count).
+
+    Much faster than a generator for each example.
+    """
+    if not len(positions):  # fewer examples than processes
+        return np.empty((0, count))
+    width = -(-count // 4) * 4  # a step of Philox yields four numbers
+    first = int(positions.min())
+    counter = [first * width // 4, 0, 1, 0]  # `generators` draw with other counters
+    random = Generator(Philox(key=[seed % 2**64, epoch], counter=counter))
+    rows = random.random((int(positions.max()) - first + 1, width))
+    return rows[positions - first, :count]
+
+
 class BPEDropout:
     """Drops merges of a SentencePiece BPE model (Provilkov et al. 2020, algorithm 1).
 
@@ -160,25 +177,29 @@ class Augmentation:
         sources: Sequence[Ids],
         targets: Sequence[Ids],
         indices: NDArray[np.int64],
-        random: Sequence[Generator],
+        positions: NDArray[np.int64],
+        *,
+        seed: int,
+        epoch: int,
     ) -> tuple[list[Ids], list[Ids]]:
-        """Return the pairs, some of them changed. random: a generator for each pair.
+        """Return the pairs, some of them changed. indices, positions: see `Examples.load`.
 
         A pair that would exceed the longest stored sentence is not changed: the memory dry run and
         learned positions are limited to that length.
         """
-        applied = [generator.random(len(self.rates)) < self.rates for generator in random]
-        changed = [i for i, changes in enumerate(applied) if changes.any()]
+        applied = uniform(positions, len(self.rates), seed=seed, epoch=epoch) < self.rates
+        changed = np.flatnonzero(applied.any(axis=1))
+        random = generators(positions[changed], seed=seed, epoch=epoch)
         pairs = [
-            self._change(sources[i], targets[i], int(indices[i]), applied[i], random[i])
-            for i in changed
+            self._change(sources[i], targets[i], int(indices[i]), applied[i], generator)
+            for i, generator in zip(changed.tolist(), random, strict=True)
         ]
         rows = [
             vocabulary.encode([pair[side] for pair in pairs])
             for side, vocabulary in enumerate((self.tokenizer.source, self.tokenizer.target))
         ]
         new_sources, new_targets = list(sources), list(targets)
-        for i, *pair in zip(changed, *rows, strict=True):
+        for i, *pair in zip(changed.tolist(), *rows, strict=True):
             lens = list(map(len, pair))
             if min(lens) > 0 and max(lens) < self.longest:
                 new_sources[i], new_targets[i] = (np.array(row, dtype=np.int32) for row in pair)

@@ -116,10 +116,12 @@ class Pairs(Examples):
 
     def load(self, indices: Indices, positions: Indices, *, seed: int, epoch: int) -> list[IdsPair]:
         sources, targets = self.store.pairs(indices)
-        random = generators(positions, seed=seed, epoch=epoch) if self.needs_workers else []
         if self._augment.rates.any():
-            sources, targets = self._augment(sources, targets, indices, random)
+            sources, targets = self._augment(
+                sources, targets, indices, positions, seed=seed, epoch=epoch
+            )
         if self._bpe_dropout:
+            random = generators(positions, seed=seed, epoch=epoch)
             sources = self._resample(sources, self.tokenizer.source, random, self.longest - 1)
             targets = self._resample(targets, self.tokenizer.target, random, self.longest - 1)
         return list(zip(sources, targets, strict=True))

@@ -20,7 +20,6 @@ from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -30,7 +29,7 @@ from seq2seq.decoding.files import json_fields
 from seq2seq.documents.formats import SUFFIXES, decode_document, encode_document
 from seq2seq.errors import UserError
 from seq2seq.serve import limits
-from seq2seq.serve.limits import Keys, require_size
+from seq2seq.serve.limits import BodyLimit, Keys, require_size
 from seq2seq.serve.models import Models, Pair
 from seq2seq.serve.requests import (
     Fields,
@@ -91,7 +90,7 @@ class Server:
                 Middleware(
                     CORSMiddleware, allow_origins=every, allow_methods=every, allow_headers=every
                 ),
-                Middleware(RequestBodyLimitMiddleware, max_body_size=limits.MAX_BYTES),
+                Middleware(BodyLimit),
             ],
             exception_handlers={HTTPException: error_response, Exception: error_response},
         )

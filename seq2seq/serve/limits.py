@@ -10,6 +10,7 @@ from pathlib import Path
 
 from prometheus_client import Counter, Gauge, Histogram
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from seq2seq.data.lines import read_file
 from seq2seq.errors import UserError
@@ -82,3 +83,27 @@ class Keys:
             del self._times[next(iter(self._times))]
         if self.keys and not known:
             raise HTTPException(403, "Invalid API key")
+
+
+class BodyLimit:
+    """Refuses bodies that are too long, before they are read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and count the bytes of its body."""
+        read = 0
+
+        async def counted() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > MAX_BYTES:
+                raise HTTPException(413, f"Request body exceeds {MAX_BYTES} bytes")
+            return message
+
+        length = dict(scope.get("headers", ())).get(b"content-length", b"0")
+        if length.isdigit() and int(length) > MAX_BYTES:
+            read = MAX_BYTES + 1
+        await self.app(scope, counted, send)
