@@ -2,9 +2,10 @@
 
 Usage: python recipes/values.py RECIPE [section.key=value ...]
 
-`source_text` and `target_text` are the files of the training corpus. `sets` are overrides that name
-the development and test set, so that all trainings of a script have the same, even if these are
-held out from the corpus. It is an error if there are several corpora or no test set.
+`source_text` and `target_text` are the files of the training corpus, `prepared` is the folder of
+the prepared data. The last lines add overrides to the arguments of the script: sets that the recipe
+holds out are named as files, so that all trainings of the script have the same ones. It is an error
+if there are several corpora or no test set.
 """
 
 from __future__ import annotations
@@ -63,8 +64,10 @@ def main(path: str, *overrides: str) -> str | None:
         return f"error: {error}"
     for name, value in values.items():
         print(f"{name}={shlex.quote(str(value))}")
-    sets = "dev_size=0", "test_size=0", f"dev={prepared}/dev", f"test={prepared}/test"
-    print(f"sets=({shlex.join(f'data.{x}' for x in sets)})")
+    for split, size in (("dev", config.pairs.dev_size), ("test", config.pairs.test_size)):
+        if size:
+            held_out = f"data.{split}_size=0", f"data.{split}={prepared}/{split}"
+            print(f'set -- "$@" {shlex.join(held_out)}')
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -72,6 +73,32 @@ def test_shares_of_a_corpus_are_damaged(tmp_path: Path) -> None:
         assert (text == f"other {i}") == (label == "other")
 
 
+def test_a_translation_in_parts_resumes_after_the_last_finished_part(tmp_path: Path) -> None:
+    """The second part fails the first time."""
+    program = tmp_path / "seq2seq"
+    program.write_text(
+        """#!/usr/bin/env bash
+set -e
+[ "$*" = "translate RUN --beam 1 $5 -o $7" ]
+echo "$(wc -l <"$5")" >>log
+[ "$(head -n 1 "$5")" != 3 ] || [ -e failed ] || { touch failed; exit 1; }
+sed s/^/x/ "$5" >"$7"
+"""
+    )
+    program.chmod(0o755)
+    write(tmp_path / "input", ["1", "2", "3", "4", "5"])
+    command = [str(RECIPES / "translate_parts.sh"), "input", "output", "2", "RUN", "--beam", "1"]
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    codes = [
+        subprocess.run(command, cwd=tmp_path, env={"PATH": path}, capture_output=True).returncode
+        for _ in range(3)
+    ]
+    assert codes == [1, 0, 0]
+    assert (tmp_path / "output").read_text() == "x1\nx2\nx3\nx4\nx5\n"
+    assert (tmp_path / "log").read_text().split() == ["2", "2", "2", "1"]
+    assert not (tmp_path / "output.parts").exists()
+
+
 def test_values_of_a_recipe_are_assignments_of_the_shell(tmp_path: Path) -> None:
     corpus = tmp_path / "my corpus"
     files = [write(Path(f"{corpus}.{suffix}"), list("abcdefgh")) for suffix in ("en", "de")]
@@ -91,7 +118,7 @@ def test_values_of_a_recipe_are_assignments_of_the_shell(tmp_path: Path) -> None
     # What the recipe holds out is the test set of trainings on other pairs, too.
     other = [write(tmp_path / f"other.{suffix}", list("ijklmnop")) for suffix in ("en", "de")]
     train = f"data.train={{source: {other[0]}, target: {other[1]}}}"
-    prepare = f'{sys.executable} -m seq2seq prepare {recipe} "{train}" "${{sets[@]}}" 2>/dev/null'
+    prepare = f'{sys.executable} -m seq2seq prepare {recipe} "{train}" "$@" 2>/dev/null'
     again = values(then=prepare)
     assert (tmp_path / again.stdout.strip() / "test.en").read_text() == f"{held_out}\n"
     for wrong, message in (

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Train on back-translated text, too: monolingual text in the target language and its machine translations.
 #   recipes/back_translation/run.sh RECIPE MONOLINGUAL [section.key=value ...]
-# RECIPE, such as `seq2seq new` writes, has one training corpus; MONOLINGUAL is a file of
-# sentences in its target language. The same command resumes: a file that exists is not made again.
+# RECIPE, such as `seq2seq new` writes, has one training corpus; MONOLINGUAL is a file of sentences in its target language.
+# The same command resumes: a file that exists is not made again.
 set -euo pipefail
 [ $# -gt 1 ] || {
     echo "usage: recipes/back_translation/run.sh RECIPE MONOLINGUAL [section.key=value ...]" >&2
@@ -18,8 +18,7 @@ environment=$(cd "$(dirname "$0")/../.." && pwd)
 PATH=$environment/.venv/bin:$environment/scripts:$PATH
 
 values=$(python "$environment/recipes/values.py" "$recipe" "$@")
-eval "$values" # name, source, target, ...
-set -- "$@" "${sets[@]}"
+eval "$values" # name, source, target, ...; and more arguments, for sets that are held out
 runs=runs/$name
 work=$runs/$(basename "$monolingual") # another text has another folder
 mkdir -p "$work"

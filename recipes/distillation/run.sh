@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Train a small, fast model on what an ensemble of two large ones translates.
 #   recipes/distillation/run.sh RECIPE [section.key=value ...]
-# RECIPE, such as `seq2seq new` writes, is the teachers'; it has one training corpus. Students have
-# the encoder and decoder layers of STUDENTS, such as "6+2 6+1", and the width DIM, by default half of the teachers'. The
-# same command resumes: a file that exists is not made again.
+# RECIPE, such as `seq2seq new` writes, is the recipe of the teachers; it has one training corpus. Students have the
+# encoder and decoder layers of STUDENTS, such as "6+2 6+1", and the width DIM, by default half of the width of the
+# teachers. The same command resumes: a file that exists is not made again.
 set -euo pipefail
 [ $# -gt 0 ] || {
     echo "usage: recipes/distillation/run.sh RECIPE [section.key=value ...]" >&2
@@ -16,8 +16,7 @@ here=$environment/recipes/distillation
 PATH=$environment/.venv/bin:$environment/scripts:$PATH
 
 values=$(python "$environment/recipes/values.py" "$recipe" "$@")
-eval "$values" # name, source, target, ...
-set -- "$@" "${sets[@]}"
+eval "$values" # name, source, target, ...; and more arguments, for sets that are held out
 runs=runs/$name
 test=$prepared/test
 chosen=$runs/chosen.$target

@@ -18,8 +18,7 @@ recipe=$1
 shift
 
 values=$(python "$environment/recipes/values.py" "$recipe" "$@")
-eval "$values" # name, source, target, ...
-set -- "$@" "${sets[@]}"
+eval "$values" # name, source, target, ...; and more arguments, for sets that are held out
 runs=runs/$name
 
 train "$recipe" --run "$runs/forward" "$@"
