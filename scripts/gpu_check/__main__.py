@@ -99,7 +99,7 @@ def main() -> None:
         return
     end, failed = time.monotonic() + 60 * arguments.minutes, []
     for name in arguments.step or STEPS:
-        # A rehearsal gets more time: other programs may use the machine.
+        # Other programs may slow a rehearsal down.
         limit = STEPS[name][1] * (5 if arguments.rehearse else 1)
         seconds = min(limit, end - time.monotonic())
         if seconds < 5:

@@ -83,7 +83,7 @@ class CleaningConfig:
     """Drop pairs with a larger length ratio in characters, if the longer side has over 20."""
     languages: bool = False
     """Drop pairs with a side for which py3langid finds another language 30 times as probable. Slow:
-    about 8,000 pairs per second."""
+    about 7,000 pairs per second."""
     duplicates: bool = True
     """Drop repeated pairs."""
     overlap: bool = True
