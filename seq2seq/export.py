@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config, DecodingConfig, PairsConfig, to_yaml, with_paths
+from seq2seq.config import Config, DecodingConfig, Direction, PairsConfig, to_yaml, with_paths
 from seq2seq.data.extension import reduced
 from seq2seq.data.lines import lines_of, require_files
 from seq2seq.data.tokenizer import MODEL_FILES, Tokenizer
@@ -18,7 +18,7 @@ from seq2seq.decoding.ctranslate2_engine import UNSUPPORTED
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import bleu_tokenizer
 from seq2seq.files import atomic_folder, exclusive
-from seq2seq.formats import ctranslate2, huggingface
+from seq2seq.formats import browser, ctranslate2, huggingface
 from seq2seq.formats.model_directory import describe_model, find_model
 from seq2seq.formats.weights import load_model, write_seq2seq
 from seq2seq.model.transformer import Transformer
@@ -27,7 +27,7 @@ from seq2seq.training.records import last_start, metric_name, read_metrics, requ
 
 UNKNOWN = "Not recorded: this model was exported without its run."
 
-QUANTIZED = "ctranslate2", "argos"
+QUANTIZED = "ctranslate2", "argos", "browser"
 """Formats with a choice of the data type of the weights."""
 MAX_LISTED = 20
 """Maximum number of directions that a model card lists."""
@@ -38,6 +38,7 @@ FORMATS: dict[str, tuple[Callable[..., None], str]] = {
     "ctranslate2": (ctranslate2.write_ctranslate2, ctranslate2.USAGE),
     "huggingface": (huggingface.write_huggingface, huggingface.USAGE),
     "argos": (ctranslate2.write_argos, ctranslate2.ARGOS_USAGE),
+    "browser": (browser.write_browser, browser.USAGE),
     "seq2seq": (write_seq2seq, "`seq2seq translate {folder}{names} < FILE`"),
 }
 """Function that writes a model to a folder with its card, and usage in Markdown, of each format.
@@ -58,7 +59,7 @@ def export(
 ) -> None:
     """Export the best model of a run, or a model directory, to a new folder.
 
-    to: key of `FORMATS`. quantization: data type of the weights, for CTranslate2 and Argos.
+    to: key of `FORMATS`. quantization: data type of the weights, for the formats in `QUANTIZED`.
     languages: only the directions between them. keep_pieces: text files; pieces of the vocabulary
     that they do not need are dropped. Raises UserError, without writing anything, if the format
     does not support the model.
@@ -66,7 +67,7 @@ def export(
     require_new_folder(output)
     require_files(keep_pieces)
     if quantization and to not in QUANTIZED:
-        raise UserError(f"--quantization is for {' and '.join(QUANTIZED)}")
+        raise UserError(f"--quantization is for {', '.join(QUANTIZED)}")
     folder = find_model(run, checkpoint)
     described, tokenizer = describe_model(folder)
     if not described.translates:
@@ -105,7 +106,41 @@ def export(
     for key, value in vars(config.decoding).items():
         if (old := getattr(described.decoding, key)) != value:
             logger.warning("decoding.%s=%s becomes %s: not supported by %s", key, old, value, to)
-    logger.info("add a licence to %s", output / "README.md")
+    logger.info("add a licence to README.md in %s", output.name)
+
+
+def export_page(
+    runs: Sequence[Path],
+    output: Path,
+    *,
+    checkpoint: str | None = None,
+    quantization: str = "int8",
+    languages: Sequence[str] = (),
+    keep_pieces: Sequence[Path] = (),
+) -> None:
+    """Export a model for each direction to a new folder, with a web page that translates.
+
+    Arguments and errors as of `export`.
+    """
+    require_new_folder(output)
+    directions: list[Direction] = []
+    with exclusive(output), atomic_folder(output) as draft:
+        for run in runs:
+            described, _ = describe_model(find_model(run, checkpoint))
+            direction = described.pairs.directions[0]
+            if direction in directions:
+                raise UserError(f"{run} is the second model from {' to '.join(direction)}")
+            directions.append(direction)
+            export(
+                run,
+                draft / "-".join(direction),
+                to="browser",
+                checkpoint=checkpoint,
+                quantization=quantization,
+                languages=languages,
+                keep_pieces=keep_pieces,
+            )
+        browser.write_page(draft, directions, quantization)
 
 
 def restricted(data: PairsConfig, name: str, languages: Sequence[str]) -> PairsConfig:

@@ -89,6 +89,8 @@ VARIANTS: list[dict[str, Any]] = [
 VARIANTS += [
     {**VARIANTS[0], "activation": "silu", "output_bias": True},
     {**VARIANTS[-1], "activation": "silu", "output_bias": True},
+    {**VARIANTS[0], "positions": "marian", "start": "zero"},
+    {**VARIANTS[-1], "start": "zero"},
 ]
 """All combinations of layer and embedding variants, and two variants with the remaining keys."""
 

@@ -46,6 +46,8 @@ def sinusoidal_position(position: int, dim: int, kind: str = "sinusoidal") -> Ar
         angle = position / 10000 ** (2 * i / dim)
         if kind == "fairseq":
             angle = (position + 2) / 10000 ** (i / (dim / 2 - 1))
+        if kind == "marian":
+            angle = position / 10000 ** (i / (dim / 2 - 1))
         encoding[i] = math.sin(angle)
         encoding[dim // 2 + i] = math.cos(angle)
     return encoding
@@ -122,13 +124,20 @@ def feed_forward(weights: Weights, name: str, x: Array, activation: str) -> Arra
     return linear(weights, f"{name}.down", hidden)
 
 
-def embed(weights: Weights, side: str, table: str, tokens: list[int], positions: str) -> Array:
-    """Look up the tokens, scale by sqrt(d_model), add the positions (sections 3.4 and 3.5)."""
+def embed(
+    weights: Weights, side: str, table: str, tokens: list[int], positions: str, start: str
+) -> Array:
+    """Look up the tokens, scale by sqrt(d_model), add the positions (sections 3.4 and 3.5).
+
+    start: "zero" if a decoder's first vector is zero before its position is added.
+    """
     dim = weights[table].shape[1]
     rows = []
     for position, token in enumerate(tokens):
         vector = weights[table][token] * math.sqrt(dim)
-        if positions in ("sinusoidal", "fairseq"):
+        if position == 0 and start == "zero":
+            vector = np.zeros(dim)
+        if positions in ("sinusoidal", "fairseq", "marian"):
             vector = vector + sinusoidal_position(position, dim, positions)
         elif positions == "learned":
             vector = vector + weights[f"{side}.positions.weight"][position] * math.sqrt(dim)
@@ -152,6 +161,7 @@ class Shape:
     norm: str
     positions: str
     activation: str
+    start: str
 
 
 def run_stack(
@@ -170,7 +180,8 @@ def run_stack(
     sublayers = ["self_attention", "feed_forward"]
     if memory is not None:
         sublayers = ["self_attention", "cross_attention", "feed_forward"]
-    x = embed(weights, side, table, tokens, shape.positions)
+    start = shape.start if memory is not None else "symbol"
+    x = embed(weights, side, table, tokens, shape.positions, start)
     for i in range(depth(weights, side)):
         for sublayer in sublayers:
             name = f"{side}.layers.{i}.{sublayer}"

@@ -36,7 +36,7 @@ transformers = pytest.importorskip("transformers", reason="the extra huggingface
 def representable(variant: dict[str, Any]) -> bool:
     learned = variant["positions"] == "learned"
     return (
-        variant["positions"] not in ("rotary", "fairseq")
+        variant["positions"] not in ("rotary", "fairseq", "marian")
         and variant["activation"] != "swiglu"
         and not (learned and variant["norm"] == "post")
     )

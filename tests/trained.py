@@ -55,7 +55,7 @@ def trained_model(*, shared: bool = True, steps: int = 120, **variant: Any) -> L
 
     shared: one vocabulary for both sides.
     """
-    shape = small_shape(dim=32, ffn_dim=48, context=128, **variant)
+    shape = small_shape(**{"dim": 32, "ffn_dim": 48, "context": 128, **variant})
     loaded = _trained(shape, shared, steps)
     return replace(loaded, model=copy.deepcopy(loaded.model))
 

@@ -15,7 +15,7 @@ from seq2seq.cli import commands
 from seq2seq.config import TASKS, DecodingConfig, attribute_docs
 from seq2seq.errors import did_you_mean
 
-EXPORT_FORMATS = "ctranslate2", "huggingface", "argos", "seq2seq"
+EXPORT_FORMATS = "ctranslate2", "huggingface", "argos", "browser", "seq2seq"
 INTEGERS = "int8", "int8_float32", "int8_float16", "int8_bfloat16"
 QUANTIZATIONS = *INTEGERS, "float16", "bfloat16", "float32"
 """Data types in which CTranslate2 stores weights."""
@@ -215,11 +215,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("-o", "--output", type=path, required=True, metavar="DIR", help="new folder")
 
     export = command("export", "export a model to the format of another program")
-    _add_run(export)
     add = export.add_argument
+    several = "run or model directory; for a web page, one for each direction"
+    add("runs", type=path, nargs="+", metavar="RUN", help=several)
+    _add_checkpoint(export)
     add("--to", required=True, choices=EXPORT_FORMATS, help="format (docs/export.md)")
     add("-o", "--output", type=path, required=True, metavar="DIR", help="new folder")
-    add("--quantization", choices=QUANTIZATIONS, help="for ctranslate2 and argos (float32)")
+    add("--quantization", choices=QUANTIZATIONS, help="float32; browser: int8")
     _add_selection(export)
     kept = "drop the pieces of a pre-trained vocabulary that these texts do not need"
     add("--keep-pieces", type=path, nargs="+", default=[], metavar="FILE", help=kept)
@@ -256,6 +258,10 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=path, metavar="RUN", help="run or model directory")
+    _add_checkpoint(parser)
+
+
+def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", metavar="NAME", help="step_N, last or averaged (best)")
 
 

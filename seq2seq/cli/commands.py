@@ -305,18 +305,19 @@ def average(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace) -> None:
-    """Export a model to the format of another program."""
-    from seq2seq.export import export
+    """Export a model to the format of another program, or models to a web page."""
+    from seq2seq.export import export, export_page
 
-    export(
-        options.run,
-        options.output,
-        to=options.to,
-        checkpoint=options.checkpoint,
-        quantization=options.quantization,
-        languages=options.languages,
-        keep_pieces=options.keep_pieces,
-    )
+    if len(options.runs) > 1 and options.to != "browser":
+        raise UserError(f"--to {options.to} exports one model; --to browser takes several")
+    selected = {key: getattr(options, key) for key in ("checkpoint", "languages", "keep_pieces")}
+    if options.to == "browser":
+        quantization = options.quantization or "int8"
+        export_page(options.runs, options.output, quantization=quantization, **selected)
+    else:
+        [run] = options.runs
+        quantization = options.quantization
+        export(run, options.output, to=options.to, quantization=quantization, **selected)
     _print(options.output)
 
 

@@ -69,10 +69,13 @@ class ModelConfig:
     """Dropout probability after the activation of the feed-forward networks."""
     norm: Literal["post", "pre"] = "post"
     """LayerNorm after each residual addition (post, the paper) or before each sublayer (pre)."""
-    positions: Literal["sinusoidal", "fairseq", "learned", "rotary"] = "sinusoidal"
-    """Positional encoding. sinusoidal: as in the paper; fairseq: sinusoidal with the frequencies of
-    fairseq (NLLB, M2M-100); learned: embeddings; rotary: rotation of the queries and keys of
-    self-attention (Su et al. 2021)."""
+    positions: Literal["sinusoidal", "fairseq", "marian", "learned", "rotary"] = "sinusoidal"
+    """Positional encoding. sinusoidal: as in the paper; fairseq, marian: sinusoidal with the
+    frequencies of fairseq (NLLB, M2M-100) or Marian; learned: embeddings; rotary: rotation of the
+    queries and keys of self-attention (Su et al. 2021)."""
+    start: Literal["symbol", "zero"] = "symbol"
+    """First input of the decoder: the embedding of the start symbol, or a zero vector, as in Marian
+    and for exports to the browser."""
     activation: Literal["relu", "gelu", "silu", "swiglu"] = "relu"
     """Activation of the feed-forward networks. swiglu: SiLU(x W) * (x V), with 2/3 of ffn_dim to
     keep the number of parameters (Shazeer 2020)."""
@@ -297,6 +300,7 @@ TASKS = {
             "data.tokenized",
             "tokenizer.shared",
             "model.decoder_layers",
+            "model.start",
             "model.tied",
             "decoding",
         ),
@@ -313,6 +317,7 @@ TASKS = {
             "tokenizer.shared",
             "tokenizer.bpe_dropout",
             "model.encoder_layers",
+            "model.start",
             "model.pooling",
             "decoding",
         ),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -129,9 +128,10 @@ def write_model(
         **variant,
     )
     [embeddings] = encoder.embeddings
-    embeddings.weight = model.source_embedding.weight.float()
-    decoder.embeddings.weight = model.target_embedding.weight.float()
-    _fill(decoder.projection, model.output.weight, _output_bias(model, tokenizer))
+    source_table, target_table, projection = model.tables(tokenizer.target.bos_id)
+    embeddings.weight = source_table.float()
+    decoder.embeddings.weight = target_table.float()
+    _fill(decoder.projection, projection, output_bias(model, tokenizer))
     for side, stack in ((encoder, model.encoder), (decoder, model.decoder)):
         _fill_stack(side, stack, config.num_positions)
     spec = transformer_spec.TransformerSpec(encoder, decoder)
@@ -166,7 +166,7 @@ def _reduce_range(spec: Any) -> None:
             np.divide(scale.numpy(), 2, out=scale.numpy())
 
 
-def _output_bias(model: Transformer, tokenizer: Tokenizer) -> Tensor:
+def output_bias(model: Transformer, tokenizer: Tokenizer) -> Tensor:
     """Return the bias of the output projection; padding and start symbol are excluded."""
     import torch
 
@@ -177,14 +177,9 @@ def _output_bias(model: Transformer, tokenizer: Tokenizer) -> Tensor:
 
 def _fill_stack(spec: Any, stack: Stack, positions: int) -> None:
     """positions: length of the sinusoidal table; CTranslate2 fails on longer sentences."""
-    from seq2seq.model.positions import sinusoids
-
     config = stack.config
-    if config.positions == "learned":
-        spec.position_encodings.encodings = (stack.positions.weight * math.sqrt(config.dim)).float()
-    elif config.positions != "rotary":  # CTranslate2's default has other frequencies
-        fairseq = config.positions == "fairseq"
-        spec.position_encodings.encodings = sinusoids(positions, config.dim, fairseq=fairseq)
+    if config.positions != "rotary":  # CTranslate2's default has other frequencies
+        spec.position_encodings.encodings = stack.positions.rows(positions).float()
     if config.norm == "pre":
         _fill_norm(spec.layer_norm, stack.norm)
     for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):

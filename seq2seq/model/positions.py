@@ -15,17 +15,18 @@ Rotation = tuple[Tensor, Tensor]
 """Sines and cosines of the rotation angles of each token (RoPE)."""
 
 
-def sinusoids(length: int, dim: int, *, fairseq: bool = False) -> Tensor:
+def sinusoids(length: int, dim: int, kind: str = "sinusoidal") -> Tensor:
     """Return the sinusoidal positional embeddings of Vaswani et al. 2017, section 3.5.
 
     Returns shape (length, D): the sines of the D/2 frequencies 10000^(-2i/D), then the cosines of
-    the same frequencies. (The paper interleaves the two; this is a permutation of it.) fairseq: the
-    frequencies are 10000^(-i/(D/2 - 1)), and the first position is 2.
+    the same frequencies. (The paper interleaves the two; this is a permutation of it.) kind: with
+    marian and fairseq, the frequencies are 10000^(-i/(D/2 - 1)); with fairseq, the first position
+    is 2.
     """
     # In float64: float32 angles are too inexact for large positions.
     indices = torch.arange(dim // 2, dtype=torch.float64)
-    exponent = indices / (dim / 2 - 1) if fairseq else 2 * indices / dim
-    positions = torch.arange(length, dtype=torch.float64) + (2 if fairseq else 0)
+    exponent = indices / (dim / 2 - 1) if kind in ("marian", "fairseq") else 2 * indices / dim
+    positions = torch.arange(length, dtype=torch.float64) + (2 if kind == "fairseq" else 0)
     angles = torch.outer(positions, 10000.0**-exponent)
     return torch.cat([angles.sin(), angles.cos()], dim=-1).float()
 
@@ -42,10 +43,19 @@ class Positions(nn.Module):
         if self.kind == "learned":
             self.weight = nn.Parameter(torch.empty(config.context, config.dim))
 
+    def rows(self, length: int) -> Tensor:
+        """Return the embeddings of the first positions, (length, D); learned ones of all.
+
+        Not for rotary positions.
+        """
+        if self.kind == "learned":
+            # Scaled like the token embeddings, or they would be too small and learn too slowly.
+            return self.weight * math.sqrt(self.dim)
+        return sinusoids(length, self.width, self.kind)
+
     def add(self, x: Tensor, positions: Tensor, end: int) -> Tensor:
         """Add positional embeddings to embeddings, (..., D); all `positions` are below `end`."""
         if self.kind == "learned":
-            # Scaled like the token embeddings, or they would be too small and learn too slowly.
             return x + nn.functional.embedding(positions, self.weight) * math.sqrt(self.dim)
         return x if self.kind == "rotary" else x + self._lookup(positions, end, x)
 
@@ -63,8 +73,7 @@ class Positions(nn.Module):
         # Tensors created in inference mode could not be used in training afterwards.
         with torch.inference_mode(False):
             if end > len(self.table):
-                length = max(end, 2 * len(self.table), 256)
-                self.table = sinusoids(length, self.width, fairseq=self.kind == "fairseq")
+                self.table = self.rows(max(end, 2 * len(self.table), 256))
             self.table = self.table.to(device=positions.device, dtype=like.dtype)
         return self.table[positions]
 

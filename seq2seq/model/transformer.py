@@ -115,6 +115,18 @@ class Transformer(Network):
         """Index of the last decoder layer but one: its attention aligns best (Garg et al. 2019)."""
         return max(0, self.config.decoder_layers - 2)
 
+    def tables(self, bos_id: int) -> list[Tensor]:
+        """Return the weights of source embedding, target embedding and output projection.
+
+        If the decoder starts with a zero vector, the target embedding of the start symbol is zero.
+        """
+        target = embedding = self.target_embedding.weight
+        if self.config.start == "zero":
+            target = embedding.index_fill(0, torch.tensor(bos_id, device=self.device), 0.0)
+        others = self.source_embedding.weight, self.output.weight
+        source, output = (target if table is embedding else table for table in others)
+        return [source, target, output]
+
     def start(self, source: Packed) -> DecoderState:
         """Encode sources, given in CPU memory, and return the initial state of a search."""
         lens = source.lens.tolist()

@@ -28,6 +28,7 @@ from starlette.routing import Route
 from seq2seq.decoding.files import json_fields
 from seq2seq.documents.formats import SUFFIXES, decode_document, encode_document
 from seq2seq.errors import UserError
+from seq2seq.page import page
 from seq2seq.serve import limits
 from seq2seq.serve.limits import BodyLimit, Keys, require_size
 from seq2seq.serve.models import Models, Pair
@@ -66,15 +67,14 @@ class Server:
             "/detect": self.detect,
             "/v2/translate": self.deepl,
         }
-        package = files("seq2seq.serve")
-        page = package.joinpath("page.html").read_text("utf-8")
-        spec = yaml.safe_load(package.joinpath("spec.yaml").read_text("utf-8"))
+        html = page("server")
+        spec = yaml.safe_load(files("seq2seq.serve").joinpath("spec.yaml").read_text("utf-8"))
         routes = [
             *(
                 Route(path, endpoint(answer, self.keys), methods=["POST"])
                 for path, answer in posted.items()
             ),
-            Route("/", lambda _: HTMLResponse(page)),
+            Route("/", lambda _: HTMLResponse(html)),
             Route("/download_file/{name}", self.download),
             Route("/languages", lambda _: JSONResponse(self.models.languages())),
             Route("/v2/languages", self.deepl_languages),
