@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import random
+import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -31,6 +33,7 @@ from seq2seq.decoding.torch_engine import TorchEngine
 from seq2seq.decoding.translation import Options, Request
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluators import validator
+from seq2seq.formats.browser import BERGAMOT
 from seq2seq.formats.model_directory import load_config
 from seq2seq.model.dropout import NO_DROPOUT
 from seq2seq.model.packed_attention import PackedAttention
@@ -369,3 +372,20 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prepared")
     prepare_folder(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def bergamot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of Bergamot from npm."""
+    folder = tmp_path_factory.mktemp("bergamot")
+    if not (shutil.which("npm") and shutil.which("node")):
+        pytest.skip("needs Node and npm")
+    command = ["npm", "pack", "--loglevel=error", BERGAMOT]
+    packed = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if packed.returncode:
+        pytest.skip(f"npm cannot fetch Bergamot: {packed.stderr}")
+    [archive] = folder.glob("*.tgz")
+    shutil.unpack_archive(archive, folder)
+    # Node would read the worker as a module, as the package.json above says.
+    (folder / "package/worker/package.json").write_text('{"type": "commonjs"}')
+    return folder / "package"

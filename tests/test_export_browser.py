@@ -3,60 +3,21 @@
 from __future__ import annotations
 
 import json
-import shutil
 import struct
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from queue import Queue
-from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
-from trained import LINES, exported, own_translator, trained_model
+from trained import FOR_BROWSERS, LINES, exported, own_translator, trained_model
 
 from seq2seq.cli import main
 from seq2seq.errors import UserError
 from seq2seq.export import export_page
 from seq2seq.formats.browser import BERGAMOT
 
-FITTING: dict[str, Any] = {"start": "zero", "positions": "marian"}
 RUNNER = Path(__file__).parent / "bergamot.mjs"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-DRIVER = """<iframe src="index.html"></iframe><script>
-const page = document.querySelector("iframe").contentWindow;
-const get = (id) => page.document.getElementById(id);
-const wait = setInterval(() => {
-  if (get("source")?.options.length && !get("input").value) {
-    get("input").value = TEXT;
-    get("input").dispatchEvent(new Event("input"));
-  }
-  const text = get("output")?.textContent || get("error")?.textContent;
-  if (text) { clearInterval(wait); fetch("result", {method: "POST", body: text}); }
-}, 50);
-</script>"""
-
-
-@pytest.fixture(scope="module")
-def bergamot(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of Bergamot from npm."""
-    folder = tmp_path_factory.mktemp("bergamot")
-    if not (shutil.which("npm") and shutil.which("node")):
-        pytest.skip("needs Node and npm")
-    command = ["npm", "pack", "--loglevel=error", BERGAMOT]
-    packed = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    if packed.returncode:
-        pytest.skip(f"npm cannot fetch Bergamot: {packed.stderr}")
-    [archive] = folder.glob("*.tgz")
-    shutil.unpack_archive(archive, folder)
-    # Node would read the worker as a module, as the package.json above says.
-    (folder / "package/worker/package.json").write_text('{"type": "commonjs"}')
-    return folder / "package"
 
 
 def translated(bergamot: Path, folder: Path, precision: str) -> list[str]:
@@ -70,7 +31,7 @@ def translated(bergamot: Path, folder: Path, precision: str) -> list[str]:
 
 @pytest.mark.parametrize("variant", [{}, {"activation": "silu", "output_bias": True}], ids=str)
 def test_every_token_is_the_same(bergamot: Path, tmp_path: Path, variant: dict[str, Any]) -> None:
-    loaded = trained_model(**FITTING, **variant)
+    loaded = trained_model(**FOR_BROWSERS, **variant)
     folder = exported(loaded, tmp_path, "browser", quantization="float32")
     found = translated(bergamot, folder, "float32")
     # Longer ones end at another limit there.
@@ -84,14 +45,14 @@ def test_every_token_is_the_same(bergamot: Path, tmp_path: Path, variant: dict[s
 
 
 def test_int8_translates_nearly_the_same(bergamot: Path, tmp_path: Path) -> None:
-    loaded = trained_model(steps=400, **FITTING)
+    loaded = trained_model(steps=400, **FOR_BROWSERS)
     found = translated(bergamot, exported(loaded, tmp_path, "browser"), "int8shiftAll")
     expected = own_translator(loaded).translate(LINES, beam=1)
     assert sum(map(str.__eq__, found, expected)) > 60  # a width of 32 is rounded much
 
 
 def test_quantised_weights_are_within_half_a_step(tmp_path: Path) -> None:
-    loaded = trained_model(steps=1, **FITTING)
+    loaded = trained_model(steps=1, **FOR_BROWSERS)
     items = read_items(exported(loaded, tmp_path, "browser") / "model.bin")
     weight = loaded.model.get_parameter("decoder.layers.1.feed_forward.up.weight").detach().numpy()
     shape, data = items["decoder_l2_ffn_W1"]
@@ -143,19 +104,19 @@ def read_items(file: Path) -> dict[str, tuple[tuple[int, ...], bytes]]:
 )
 def test_other_models_are_refused(variant: dict[str, Any], named: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"does not support {named}: .*browser.yaml"):
-        exported(trained_model(steps=1, **{**FITTING, **variant}), tmp_path, "browser")
+        exported(trained_model(steps=1, **{**FOR_BROWSERS, **variant}), tmp_path, "browser")
     assert not (tmp_path / "exported").exists()
 
 
 def test_widths_that_bergamot_cannot_multiply_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"model\.ffn_dim=40, not a multiple of 16"):
-        exported(trained_model(steps=1, ffn_dim=40, **FITTING), tmp_path, "browser")
+        exported(trained_model(steps=1, ffn_dim=40, **FOR_BROWSERS), tmp_path, "browser")
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """Return a model directory of a model that fits."""
-    exported(trained_model(steps=400, **FITTING), tmp_path, "seq2seq")
+    exported(trained_model(steps=400, **FOR_BROWSERS), tmp_path, "seq2seq")
     return tmp_path / "model"
 
 
@@ -179,52 +140,3 @@ def test_without_npm_the_command_that_fetches_bergamot_is_named(
     assert f"run `{install}` in the folder" in caplog.text
     assert install in (tmp_path / "page/index.html").read_text()
     assert not (tmp_path / "page/package").exists()
-
-
-@contextmanager
-def served(folder: Path, text: str) -> Iterator[tuple[str, Queue[str]]]:
-    """Serve a page, and a driver that translates a text with it; yield address and results."""
-    results: Queue[str] = Queue()
-
-    class Handler(SimpleHTTPRequestHandler):
-        def do_POST(self) -> None:
-            results.put(self.rfile.read(int(self.headers["Content-Length"])).decode())
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    (folder / "driver.html").write_text(DRIVER.replace("TEXT", json.dumps(text)))
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder))) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/driver.html", results
-        server.shutdown()
-
-
-@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
-@pytest.mark.parametrize("complete", [True, False])
-def test_the_page_translates_in_chromium(
-    bergamot: Path, model: Path, tmp_path: Path, complete: bool
-) -> None:
-    page = tmp_path / "page"
-    export_page([model], page, quantization="float32")
-    shutil.rmtree(page / "package", ignore_errors=True)
-    if complete:
-        shutil.copytree(bergamot, page / "package")
-    with served(page, "the dog sees a house") as (address, results):
-        profile = f"--user-data-dir={tmp_path / 'profile'}"
-        browser = subprocess.Popen(
-            [str(CHROMIUM), *FLAGS, profile, address], stderr=subprocess.DEVNULL
-        )
-        try:
-            found = results.get(timeout=60)
-        finally:
-            browser.kill()
-            browser.wait()
-    if complete:
-        from seq2seq.decoding.translator import Translator
-
-        assert found == Translator.load(model).translate(["the dog sees a house"], beam=1)[0]
-    else:
-        assert "translator.js cannot be loaded: run `npm pack" in found

@@ -1,11 +1,16 @@
-"""The page of the server in a headless Chromium, with the real server behind it."""
+"""The page in headless Chromium, with the real server and exported without a server."""
 
 from __future__ import annotations
 
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import axe_core_python
@@ -14,8 +19,11 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from test_serve import LINES, start
+from trained import FOR_BROWSERS, exported, trained_model
 
+from seq2seq.config import Direction
 from seq2seq.decoding.translator import Translator
+from seq2seq.export import export_page
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("chromium") and shutil.which("chromedriver")),
@@ -125,3 +133,77 @@ def test_errors_are_shown(browser: Any, run: Path) -> None:
         element(browser, "input").clear()
         element(browser, "input").send_keys("the dog")
         wait_for(lambda: text_of(browser).strip() and not text_of(browser, "error"))
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve static files as `python -m http.server`; yield the address."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    handler = partial(Handler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> list[Path]:
+    """Return the model directories of two directions."""
+    folders = []
+    for direction in (Direction("en", "de"), Direction("de", "ar")):
+        loaded = trained_model(steps=400, **FOR_BROWSERS)
+        data = replace(loaded.config.pairs, source=direction.source, target=direction.target)
+        loaded = replace(loaded, config=replace(loaded.config, data=data))
+        folder = tmp_path / direction.target
+        folder.mkdir()
+        exported(loaded, folder, "seq2seq")
+        folders.append(folder / "model")
+    return folders
+
+
+def test_a_session_without_a_server(
+    browser: Any, bergamot: Path, models: list[Path], tmp_path: Path
+) -> None:
+    page = tmp_path / "page"
+    export_page(models, page, quantization="float32")
+    shutil.rmtree(page / "package", ignore_errors=True)
+    with served(page) as address:
+        browser.get(address)
+        wait_for(lambda: "run `npm pack" in text_of(browser, "error"))
+        shutil.copytree(bergamot, page / "package")
+        browser.get(address)
+        wait_for(lambda: element(browser, "target").text)
+        assert element(browser, "source").text.split() == ["English", "German"]
+        texts = ["the dog sees a house", "a cat has the tree"]
+        expected = Translator.load(models[0]).translate(texts, beam=1)
+        field = element(browser, "input")
+        field.send_keys("\n\n".join(texts))
+        wait_for(lambda: text_of(browser) == "\n\n".join(expected))
+
+        file = tmp_path / "page.html"
+        file.write_text(f"<p><b>{texts[0]}</b></p>")
+        element(browser, "file").send_keys(str(file))
+        link = wait_for(lambda: element(browser, "download"))
+        wait_for(lambda: link.get_attribute("download") == "page.de.html")
+        content = "fetch(arguments[0]).then((x) => x.text()).then(arguments[1])"
+        saved = browser.execute_async_script(content, link.get_attribute("href"))
+        assert saved.startswith("<p><b>") and saved.endswith("</b></p>")
+        file = tmp_path / "page.bin"
+        file.write_bytes(b"\xff\xfe")
+        element(browser, "file").send_keys(str(file))
+        wait_for(lambda: "page.bin is not a text in UTF-8" in text_of(browser, "error"))
+
+        (page / "de-ar/model.bin").unlink()
+        browser.find_element(By.CSS_SELECTOR, "#source option[value=de]").click()
+        wait_for(lambda: "de-ar/model.bin cannot be loaded (404)" in text_of(browser, "error"))
+
+        script = {"source": "delete window.WebAssembly"}
+        browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)
+        browser.get(address)
+        wait_for(lambda: "has no WebAssembly" in text_of(browser, "error"))
+    browser.get((page / "index.html").as_uri())
+    wait_for(lambda: "python -m http.server" in text_of(browser, "error"))

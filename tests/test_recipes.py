@@ -79,22 +79,23 @@ def test_a_translation_in_parts_resumes_after_the_last_finished_part(tmp_path: P
     program.write_text(
         """#!/usr/bin/env bash
 set -e
-[ "$*" = "translate RUN --beam 1 $5 -o $7" ]
+[ "$*" = "translate RUN --score-target $4 $5 -o $7" ]
 echo "$(wc -l <"$5")" >>log
 [ "$(head -n 1 "$5")" != 3 ] || [ -e failed ] || { touch failed; exit 1; }
-sed s/^/x/ "$5" >"$7"
+paste -d "" "$4" "$5" >"$7"
 """
     )
     program.chmod(0o755)
     write(tmp_path / "input", ["1", "2", "3", "4", "5"])
-    command = [str(RECIPES / "translate_parts.sh"), "input", "output", "2", "RUN", "--beam", "1"]
-    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    write(tmp_path / "target", ["a", "b", "c", "d", "e"])
+    command = [str(RECIPES / "translate_parts.sh"), "input", "output", "2", "RUN"]
+    environment = {"PATH": os.pathsep.join([str(tmp_path), os.environ["PATH"]]), "TARGET": "target"}
     codes = [
-        subprocess.run(command, cwd=tmp_path, env={"PATH": path}, capture_output=True).returncode
+        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True).returncode
         for _ in range(3)
     ]
     assert codes == [1, 0, 0]
-    assert (tmp_path / "output").read_text() == "x1\nx2\nx3\nx4\nx5\n"
+    assert (tmp_path / "output").read_text() == "a1\nb2\nc3\nd4\ne5\n"
     assert (tmp_path / "log").read_text().split() == ["2", "2", "2", "1"]
     assert not (tmp_path / "output.parts").exists()
 

@@ -41,6 +41,8 @@ def sentences(count: int) -> list[str]:
 
 PAIRS = [(line, " ".join(WORDS[word] for word in line.split())) for line in sentences(400)]
 LINES = sentences(200)
+FOR_BROWSERS: dict[str, Any] = {"start": "zero", "positions": "marian"}
+"""Variant of a model that can be exported for browsers."""
 
 
 @cache

@@ -30,11 +30,9 @@ train "$recipe" --run "$runs/backward" "$@" "data.source='$target'" "data.target
 train "$recipe" --run "$runs/forward" "$@"
 
 "$environment/recipes/translate_parts.sh" "$monolingual" "$translated" 100000 "$runs/backward" --beam 1
-[ -e "$work/scores" ] || {
-    seq2seq translate "$runs/forward" "$translated" --score-target "$monolingual" \
-        --penalty-form power --length-penalty 1 | cut -f 1 | sed 's/^$/-99/' >"$work/scores.part"
-    mv "$work/scores.part" "$work/scores"
-}
+TARGET=$monolingual "$environment/recipes/translate_parts.sh" "$translated" "$work/scored" 100000 "$runs/forward" \
+    --penalty-form power --length-penalty 1
+cut -f 1 "$work/scored" | sed 's/^$/-99/' >"$work/scores"
 
 # Prints the limits of a training of a share of the recipe's updates and minutes.
 limits() {

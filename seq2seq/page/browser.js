@@ -54,7 +54,7 @@ const backend = {
   },
 
   async translate(text, from, to, signal, html = false) {
-    const [answer] = await Promise.all([translator.translate({from, to, text, html})]);
+    const answer = await translator.translate({from, to, text, html});
     showStatus("");
     return answer.target.text;
   },
