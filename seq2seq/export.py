@@ -106,7 +106,8 @@ def export(
     for key, value in vars(config.decoding).items():
         if (old := getattr(described.decoding, key)) != value:
             logger.warning("decoding.%s=%s becomes %s: not supported by %s", key, old, value, to)
-    logger.info("add a licence to README.md in %s", output.name)
+    if to != "browser":
+        logger.info("add a licence to %s", output / "README.md")
 
 
 def export_page(
@@ -114,33 +115,28 @@ def export_page(
     output: Path,
     *,
     checkpoint: str | None = None,
-    quantization: str = "int8",
-    languages: Sequence[str] = (),
-    keep_pieces: Sequence[Path] = (),
+    quantization: str | None = None,
 ) -> None:
     """Export a model for each direction to a new folder, with a web page that translates.
 
-    Arguments and errors as of `export`.
+    The arguments and errors are those of `export`.
     """
     require_new_folder(output)
-    directions: list[Direction] = []
+    folders: dict[Direction, Path] = {}
+    for run in runs:
+        described, _ = describe_model(find_model(run, checkpoint))
+        direction = described.translates and described.pairs.directions[0]
+        if not direction or not all(direction):
+            raise UserError(f"--to browser needs translation models with two languages, not {run}")
+        if direction in folders:
+            raise UserError(f"{folders[direction]} and {run} both translate {direction}")
+        folders[direction] = run
     with exclusive(output), atomic_folder(output) as draft:
-        for run in runs:
-            described, _ = describe_model(find_model(run, checkpoint))
-            direction = described.pairs.directions[0]
-            if direction in directions:
-                raise UserError(f"{run} is the second model from {' to '.join(direction)}")
-            directions.append(direction)
-            export(
-                run,
-                draft / "-".join(direction),
-                to="browser",
-                checkpoint=checkpoint,
-                quantization=quantization,
-                languages=languages,
-                keep_pieces=keep_pieces,
-            )
-        browser.write_page(draft, directions, quantization)
+        for direction, run in folders.items():
+            folder = draft / "-".join(direction)
+            export(run, folder, to="browser", checkpoint=checkpoint, quantization=quantization)
+        browser.write_page(draft, list(folders), quantization or "int8")
+    logger.info("add a licence to README.md in the folders of %s", output)
 
 
 def restricted(data: PairsConfig, name: str, languages: Sequence[str]) -> PairsConfig:

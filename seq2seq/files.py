@@ -105,7 +105,8 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     try:
         draft.mkdir(parents=True)
         yield draft
-        for path in draft.iterdir():  # safetensors creates files that other users cannot read
+        # safetensors creates files that other users cannot read.
+        for path in filter(Path.is_file, draft.iterdir()):
             with suppress(PermissionError):
                 path.chmod(draft.stat().st_mode & 0o666)
         write_sums(draft)

@@ -15,7 +15,7 @@ from trained import FOR_BROWSERS, LINES, exported, own_translator, trained_model
 from seq2seq.cli import main
 from seq2seq.errors import UserError
 from seq2seq.export import export_page
-from seq2seq.formats.browser import BERGAMOT
+from seq2seq.formats.browser import VERSION
 
 RUNNER = Path(__file__).parent / "bergamot.mjs"
 
@@ -34,7 +34,7 @@ def test_every_token_is_the_same(bergamot: Path, tmp_path: Path, variant: dict[s
     loaded = trained_model(**FOR_BROWSERS, **variant)
     folder = exported(loaded, tmp_path, "browser", quantization="float32")
     found = translated(bergamot, folder, "float32")
-    # Longer ones end at another limit there.
+    # Bergamot ends a translation at twice the length of the longest source of a batch.
     greedy = own_translator(loaded).translations(
         LINES, beam=1, max_factor=2.0, max_extra=0, tokens=True
     )
@@ -121,13 +121,13 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_two_models_of_a_direction_are_refused(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="second model from en to de"):
+    with pytest.raises(UserError, match=r"both translate en-de"):
         export_page([model, model], tmp_path / "page")
     assert not (tmp_path / "page").exists()
 
 
 def test_other_formats_take_one_model(model: Path) -> None:
-    with pytest.raises(SystemExit, match="--to argos exports one model"):
+    with pytest.raises(SystemExit, match="--to argos takes one RUN, not 2"):
         main(["export", str(model), str(model), "--to", "argos", "-o", "page"])
 
 
@@ -136,7 +136,8 @@ def test_without_npm_the_command_that_fetches_bergamot_is_named(
 ) -> None:
     monkeypatch.setenv("PATH", "")
     export_page([model], tmp_path / "page")
-    install = f"npm pack {BERGAMOT} && tar xzf browsermt-bergamot-translator-0.4.9.tgz"
+    package, archive = "@browsermt/bergamot-translator", "browsermt-bergamot-translator"
+    install = f"npm pack {package}@{VERSION} && tar xzf {archive}-{VERSION}.tgz"
     assert f"run `{install}` in the folder" in caplog.text
     assert install in (tmp_path / "page/index.html").read_text()
     assert not (tmp_path / "page/package").exists()

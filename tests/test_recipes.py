@@ -89,7 +89,10 @@ paste -d "" "$4" "$5" >"$7"
     write(tmp_path / "input", ["1", "2", "3", "4", "5"])
     write(tmp_path / "target", ["a", "b", "c", "d", "e"])
     command = [str(RECIPES / "translate_parts.sh"), "input", "output", "2", "RUN"]
-    environment = {"PATH": os.pathsep.join([str(tmp_path), os.environ["PATH"]]), "TARGET": "target"}
+    environment = {
+        "PATH": os.pathsep.join([str(tmp_path), os.environ["PATH"]]),
+        "SCORE_TARGET": "target",
+    }
     codes = [
         subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True).returncode
         for _ in range(3)

@@ -30,7 +30,7 @@ train "$recipe" --run "$runs/backward" "$@" "data.source='$target'" "data.target
 train "$recipe" --run "$runs/forward" "$@"
 
 "$environment/recipes/translate_parts.sh" "$monolingual" "$translated" 100000 "$runs/backward" --beam 1
-TARGET=$monolingual "$environment/recipes/translate_parts.sh" "$translated" "$work/scored" 100000 "$runs/forward" \
+SCORE_TARGET=$monolingual "$environment/recipes/translate_parts.sh" "$translated" "$work/scored" 100000 "$runs/forward" \
     --penalty-form power --length-penalty 1
 cut -f 1 "$work/scored" | sed 's/^$/-99/' >"$work/scores"
 

@@ -28,8 +28,8 @@ train "$recipe" --run "$runs/backward" "$@" "data.source='$target'" "data.target
 # Log-probability per token of the target given the source, and of the source given the target.
 score() {
     echo "scoring $1 and $2 with $runs/forward and $runs/backward" >&2
-    TARGET=$2 "$environment/recipes/translate_parts.sh" "$1" "$3.forward" 100000 "$runs/forward" --length-penalty 1
-    TARGET=$1 "$environment/recipes/translate_parts.sh" "$2" "$3.backward" 100000 "$runs/backward" --length-penalty 1
+    SCORE_TARGET=$2 "$environment/recipes/translate_parts.sh" "$1" "$3.forward" 100000 "$runs/forward" --length-penalty 1
+    SCORE_TARGET=$1 "$environment/recipes/translate_parts.sh" "$2" "$3.backward" 100000 "$runs/backward" --length-penalty 1
     [ ! -e "$3" ] || return 0
     # Dual conditional cross-entropy (Junczys-Dowmunt 2018): 1 if both models are certain, 0 if one is not.
     paste <(cut -f 1 "$3.forward") <(cut -f 1 "$3.backward") | awk -F '\t' '{

@@ -216,12 +216,16 @@ def make_parser() -> argparse.ArgumentParser:
 
     export = command("export", "export a model to the format of another program")
     add = export.add_argument
-    several = "run or model directory; for a web page, one for each direction"
+    several = "run or model directory; --to browser takes several, one per direction"
     add("runs", type=path, nargs="+", metavar="RUN", help=several)
     _add_checkpoint(export)
     add("--to", required=True, choices=EXPORT_FORMATS, help="format (docs/export.md)")
     add("-o", "--output", type=path, required=True, metavar="DIR", help="new folder")
-    add("--quantization", choices=QUANTIZATIONS, help="float32; browser: int8")
+    add(
+        "--quantization",
+        choices=QUANTIZATIONS,
+        help="of the weights (browser: int8; others: float32)",
+    )
     _add_selection(export)
     kept = "drop the pieces of a pre-trained vocabulary that these texts do not need"
     add("--keep-pieces", type=path, nargs="+", default=[], metavar="FILE", help=kept)

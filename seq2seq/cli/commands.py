@@ -308,16 +308,23 @@ def export(options: argparse.Namespace) -> None:
     """Export a model to the format of another program, or models to a web page."""
     from seq2seq.export import export, export_page
 
-    if len(options.runs) > 1 and options.to != "browser":
-        raise UserError(f"--to {options.to} exports one model; --to browser takes several")
-    selected = {key: getattr(options, key) for key in ("checkpoint", "languages", "keep_pieces")}
+    checkpoint, quantization = options.checkpoint, options.quantization
     if options.to == "browser":
-        quantization = options.quantization or "int8"
-        export_page(options.runs, options.output, quantization=quantization, **selected)
+        if options.languages or options.keep_pieces:
+            raise UserError("--to browser does not support --languages and --keep-pieces")
+        export_page(options.runs, options.output, checkpoint=checkpoint, quantization=quantization)
+    elif len(options.runs) > 1:
+        raise UserError(f"--to {options.to} takes one RUN, not {len(options.runs)}")
     else:
-        [run] = options.runs
-        quantization = options.quantization
-        export(run, options.output, to=options.to, quantization=quantization, **selected)
+        export(
+            options.runs[0],
+            options.output,
+            to=options.to,
+            checkpoint=checkpoint,
+            quantization=quantization,
+            languages=options.languages,
+            keep_pieces=options.keep_pieces,
+        )
     _print(options.output)
 
 

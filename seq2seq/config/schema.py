@@ -74,8 +74,8 @@ class ModelConfig:
     frequencies of fairseq (NLLB, M2M-100) or Marian; learned: embeddings; rotary: rotation of the
     queries and keys of self-attention (Su et al. 2021)."""
     start: Literal["symbol", "zero"] = "symbol"
-    """First input of the decoder: the embedding of the start symbol, or a zero vector, as in Marian
-    and for exports to the browser."""
+    """First input of the decoder: the embedding of the start symbol, or zeros (Marian; required by
+    `export --to browser`)."""
     activation: Literal["relu", "gelu", "silu", "swiglu"] = "relu"
     """Activation of the feed-forward networks. swiglu: SiLU(x W) * (x V), with 2/3 of ffn_dim to
     keep the number of parameters (Shazeer 2020)."""

@@ -12,7 +12,7 @@ import struct
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import yaml
@@ -35,7 +35,7 @@ MODEL_FILE, VOCABULARY_FILE = "model.bin", "vocabulary.spm"
 ROWS, COLUMNS = 8, 16
 """Divisors of the numbers of rows and columns of a quantised matrix."""
 FLOAT32, INT8, QUANTIZED = 0x404, 0x101, 0x4101
-"""Types of Marian: array of floats, bytes, and int8 matrix followed by its factor."""
+"""Marian's codes of types: floats, bytes, and an int8 matrix followed by its factor."""
 ALIGNMENT = 256
 
 USAGE = """\
@@ -46,14 +46,21 @@ that folder:
 
 Then open http://localhost:8000.
 """
-BERGAMOT = "@browsermt/bergamot-translator@0.4.9"
-"""Package of npm with Bergamot in WebAssembly."""
-ARCHIVE = "browsermt-bergamot-translator-0.4.9.tgz"
+VERSION = "0.4.9"
+"""Version of Bergamot."""
+NPM_SECONDS = 120
+"""Limit of npm's time."""
 
 logger = logging.getLogger(__name__)
 
-Item = tuple[str, int, tuple[int, ...], bytes]
-"""Name, type, shape and data."""
+
+class Item(NamedTuple):
+    """An entry of a model file."""
+
+    name: str
+    kind: int
+    shape: tuple[int, ...]
+    data: bytes
 
 
 def write_browser(
@@ -77,8 +84,9 @@ def write_page(folder: Path, models: Sequence[Direction], quantization: str = "i
 
     Without npm or network, a warning and the page name the command that fetches Bergamot.
     """
-    command = ["npm", "pack", BERGAMOT]
-    install = f"{' '.join(command)} && tar xzf {ARCHIVE}"
+    command = ["npm", "pack", f"@browsermt/bergamot-translator@{VERSION}"]
+    archive = f"browsermt-bergamot-translator-{VERSION}.tgz"
+    install = f"{' '.join(command)} && tar xzf {archive}"
     listed = [
         {
             "from": source,
@@ -91,11 +99,12 @@ def write_page(folder: Path, models: Sequence[Direction], quantization: str = "i
     ]
     html = page("browser", models=listed, install=install)
     (folder / "index.html").write_text(html, encoding="utf-8")
+    logger.info("fetching Bergamot from npm")
     try:
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-        shutil.unpack_archive(folder / ARCHIVE, folder)
-        (folder / ARCHIVE).unlink()
-    except (OSError, subprocess.CalledProcessError, shutil.ReadError) as error:
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=NPM_SECONDS)
+        shutil.unpack_archive(folder / archive, folder)
+        (folder / archive).unlink()
+    except (OSError, subprocess.SubprocessError, shutil.ReadError) as error:
         logger.warning("npm did not fetch Bergamot (%s): run `%s` in the folder", error, install)
 
 
@@ -109,17 +118,15 @@ def _require_supported(config: Config, tokenizer: Tokenizer) -> None:
         f"model.activation={model.activation}": model.activation not in ("relu", "silu"),
         "model.tied=false": not model.tied,
         "tokenizer.shared=false": not tokenizer.shared,
-        "several target languages": bool(tokenizer.languages),
-        **{
-            f"model.{key}={width}, not a multiple of {COLUMNS}": width % COLUMNS != 0
-            for key, width in (("dim", model.dim), ("ffn_dim", model.ffn_dim))
-        },
+        "a model of several target languages": bool(tokenizer.languages),
     }
+    for key, width in (("dim", model.dim), ("ffn_dim", model.ffn_dim)):
+        unsupported[f"model.{key}={width}, not a multiple of {COLUMNS}"] = width % COLUMNS != 0
     for reason, applies in unsupported.items():
         if applies:
             raise UserError(
-                f"--to browser does not support {reason}: train a model for one language with "
-                "recipes/libreoffice/browser.yaml, which has the keys that it supports"
+                f"--to browser does not support {reason}: train with "
+                "recipes/libreoffice/browser.yaml, which has all keys that it needs"
             )
 
 
@@ -156,23 +163,22 @@ def _items(model: Transformer, tokenizer: Tokenizer, *, quantized: bool) -> Iter
         "tied-embeddings-all": True,
     }
     text = yaml.safe_dump(settings, sort_keys=False).encode() + b"\0"
-    yield "special:model.yml", INT8, (len(text),), text
+    yield Item("special:model.yml", INT8, (len(text),), text)
 
 
 def _stack(side: str, stack: Stack, *, quantized: bool) -> Iterator[Item]:
     for number, layer in enumerate(stack.layers, 1):
-        for kind in ("self", "cross"):
-            attention = getattr(layer, f"{kind}_attention", None)
-            if attention is None:
+        for ours, theirs in (("self_attention", "self"), ("cross_attention", "context")):
+            if not hasattr(layer, ours):
                 continue
-            name = f"{side}_l{number}_{'self' if kind == 'self' else 'context'}"
+            attention, name = getattr(layer, ours), f"{side}_l{number}_{theirs}"
             key_value = attention.key_value
             weights = [attention.query.weight, *key_value.weight.chunk(2), attention.output.weight]
             biases = [attention.query.bias, *key_value.bias.chunk(2), attention.output.bias]
             for letter, weight, bias in zip("qkvo", weights, biases, strict=True):
                 yield _matrix(f"{name}_W{letter}", weight, quantized=quantized)
                 yield _floats(f"{name}_b{letter}", bias[None])
-            yield from _norm(f"{name}_Wo", getattr(layer, f"{kind}_attention_norm"))
+            yield from _norm(f"{name}_Wo", getattr(layer, f"{ours}_norm"))
         name = f"{side}_l{number}_ffn"
         for index, linear in enumerate((layer.feed_forward.up, layer.feed_forward.down), 1):
             yield _matrix(f"{name}_W{index}", linear.weight, quantized=quantized)
@@ -191,35 +197,31 @@ def _array(tensor: Tensor) -> NDArray[np.float32]:
 
 def _floats(name: str, tensor: Tensor) -> Item:
     array = _array(tensor)
-    return name, FLOAT32, array.shape, array.tobytes()
+    return Item(name, FLOAT32, array.shape, array.tobytes())
 
 
 def _matrix(name: str, weight: Tensor, *, quantized: bool, transposed: bool = True) -> Item:
     """Return the item of a weight, (out, in).
 
-    transposed: whether the shape there is (in, out). In int8, the order in memory stays (out, in).
+    transposed: the stored shape is (in, out). In int8, the order in memory is (out, in) anyway.
     """
     array = _array(weight)
     shape = array.shape[::-1] if transposed else array.shape
     if not quantized:
-        return name, FLOAT32, shape, (array.T if transposed else array).tobytes()
+        return Item(name, FLOAT32, shape, (array.T if transposed else array).tobytes())
     factor = np.float32(127 / np.abs(array).max())
-    return (
-        name,
-        QUANTIZED,
-        shape,
-        np.rint(array * factor).astype(np.int8).tobytes() + factor.tobytes(),
-    )
+    data = np.rint(array * factor).astype(np.int8).tobytes() + factor.tobytes()
+    return Item(name, QUANTIZED, shape, data)
 
 
 def _packed(items: list[Item]) -> bytes:
     """Return the content of Marian's binary file, version 1, little-endian."""
-    names = [name.encode() + b"\0" for name, *_ in items]
-    data = [content + bytes(-len(content) % ALIGNMENT) for *_, content in items]
+    names = [item.name.encode() + b"\0" for item in items]
+    data = [item.data + bytes(-len(item.data) % ALIGNMENT) for item in items]
     parts = [struct.pack("<QQ", 1, len(items))]
-    for name, (_, kind, shape, _), content in zip(names, items, data, strict=True):
-        parts.append(struct.pack("<QQQQ", len(name), kind, len(shape), len(content)))
+    for item, name, content in zip(items, names, data, strict=True):
+        parts.append(struct.pack("<QQQQ", len(name), item.kind, len(item.shape), len(content)))
     parts += names
-    parts += (struct.pack(f"<{len(shape)}i", *shape) for _, _, shape, _ in items)
+    parts += (struct.pack(f"<{len(item.shape)}i", *item.shape) for item in items)
     padding = -(sum(map(len, parts)) + 8) % ALIGNMENT
     return b"".join([*parts, struct.pack("<Q", padding), bytes(padding), *data])

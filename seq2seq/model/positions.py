@@ -44,9 +44,9 @@ class Positions(nn.Module):
             self.weight = nn.Parameter(torch.empty(config.context, config.dim))
 
     def rows(self, length: int) -> Tensor:
-        """Return the embeddings of the first positions, (length, D); learned ones of all.
+        """Return the embeddings of the first `length` positions, (length, D); learned: of all.
 
-        Not for rotary positions.
+        Rotary: sines and cosines of the angles of a head, (length, K).
         """
         if self.kind == "learned":
             # Scaled like the token embeddings, or they would be too small and learn too slowly.

@@ -1,21 +1,26 @@
-// Translates in the browser itself, by Bergamot in WebAssembly. `models` lists the models in folders beside the page,
-// `install` is the command that fetches Bergamot.
+// Translates in the browser itself, by Bergamot in WebAssembly. `models` lists the models, which are in folders beside
+// the page; `install` is the command that fetches Bergamot.
 const SIMD = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11];
-let translator;
+let translator, fail;
+const failure = new Promise((_, reject) => { fail = (error) => reject(new Error(`Bergamot failed: ${error.message}`)); });
+failure.catch(() => {});  // shown when a translation waits for it
 
 async function load(name) {
-  const answer = await fetch(name).catch(() => ({}));
-  if (!answer.ok) throw new Error(`${name} cannot be loaded (${answer.status || "no answer"})`);
-  const total = +answer.headers.get("Content-Length"), parts = [];
-  let loaded = 0;
-  for (const reader = answer.body.getReader(); ;) {
-    const {done, value} = await reader.read();
-    if (done) break;
-    parts.push(value);
-    loaded += value.length;
-    if (total) showStatus(`Loading ${name}: ${Math.round(100 * loaded / total)} %`);
+  try {
+    const answer = await fetch(name), parts = [];
+    if (!answer.ok) throw new Error(answer.status);
+    const total = answer.headers.has("Content-Encoding") ? 0 : +answer.headers.get("Content-Length");
+    let loaded = 0;
+    for (const reader = answer.body.getReader(); ;) {
+      showStatus(`Loading ${name}${total ? `: ${Math.round(100 * loaded / total)} %` : ""}`);
+      const {done, value} = await reader.read();
+      if (done) return new Blob(parts).arrayBuffer();
+      parts.push(value);
+      loaded += value.length;
+    }
+  } catch (error) {
+    throw new Error(`${name} cannot be loaded (${error.message})`);
   }
-  return new Blob(parts).arrayBuffer();
 }
 
 async function read(file) {
@@ -43,20 +48,25 @@ const backend = {
         return {model, shortlist: new ArrayBuffer(0), vocabs: [vocabulary], qualityModel: null, config};
       }
     }
-    const options = {workers: 1, pivotLanguage: null};
-    translator = new bergamot.BatchTranslator(options, new Local(options));
+    const backing = new Local({pivotLanguage: null});
+    backing.onerror = fail;  // as an option, it would be sent to the worker
+    translator = new bergamot.BatchTranslator({workers: 1, pivotLanguage: null, onerror: fail}, backing);
     const names = new Map(models.flatMap((x) => [[x.from, x.fromName], [x.to, x.toName]]));
     const languages = [...names].map(([code, name]) =>
       ({code, name, targets: models.filter((x) => x.from === code).map((x) => x.to)}));
     const {from: source, to: target} = models[0];
-    await this.translate("", source, target);
+    this.translate("", source, target).catch((error) => showError(error.message));  // loads the model
     return {languages, source, target};
   },
 
   async translate(text, from, to, signal, html = false) {
-    const answer = await translator.translate({from, to, text, html});
-    showStatus("");
-    return answer.target.text;
+    signal?.addEventListener("abort", () => translator.remove((request) => request.signal === signal));
+    try {
+      const answer = await Promise.race([failure, translator.translate({from, to, text, html, signal})]);
+      return answer.target.text;
+    } finally {
+      showStatus("");
+    }
   },
 
   async translateFile(file, source, target) {
