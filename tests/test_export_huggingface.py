@@ -138,6 +138,7 @@ def test_separate_vocabularies_translate_the_same(tied: bool, tmp_path: Path) ->
         ({"activation": "swiglu"}, r"model\.activation=swiglu: .* model\.activation=relu"),
         ({"positions": "learned"}, r"model\.positions=learned with model\.norm=post"),
         ({"norm": "pre", "shared": False}, r"tokenizer\.shared=false with model\.norm=pre"),
+        ({"positions": "marian"}, r"model\.positions=marian: train with"),
     ],
 )
 def test_what_the_format_cannot_say_is_refused_with_its_key(

@@ -100,6 +100,9 @@ def _require_supported(config: Config, tokenizer: Tokenizer) -> None:
     unsupported = {
         "model.positions=rotary: train with model.positions=learned and model.norm=pre (no worse "
         "on Multi30k, docs/sizes.md)": model_config.positions == "rotary",
+        "model.positions=marian: train with model.positions=sinusoidal": (
+            model_config.positions == "marian"
+        ),
         "model.activation=swiglu: train with model.activation=relu (no worse on Multi30k, "
         "docs/sizes.md)": model_config.activation == "swiglu",
         f"model.positions={model_config.positions} with this tokenizer": (
