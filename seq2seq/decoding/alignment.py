@@ -95,7 +95,10 @@ def longest_run(tokens: Sequence[str]) -> int:
     A run is an n-gram at least three times in a row, with at least six tokens in total. Returns 0
     if there is no run.
     """
-    characters = {token: chr(number) for number, token in enumerate(dict.fromkeys(tokens))}
+    distinct = dict.fromkeys(tokens)
+    if len(tokens) - len(distinct) < 4:  # three times two tokens repeat four: most texts end here
+        return 0
+    characters = {token: chr(number) for number, token in enumerate(distinct)}
     runs = _REPETITION.finditer("".join(characters[token] for token in tokens))
     return max((len(run.group()) for run in runs), default=0)
 

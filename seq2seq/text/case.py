@@ -79,9 +79,10 @@ def unusual_case(text: str) -> Recase | None:
 
 def _is_title(text: str) -> bool:
     """Return whether all words start with a capital. A dash between words is a menu's."""
-    starts = [match and match[0] for match in map(_FIRST.search, text.split())]
-    return len(starts) >= _MIN_TITLE and all(
-        start and (start.isupper() or not start.isalpha()) for start in starts
+    words = text.split()
+    return len(words) >= _MIN_TITLE and all(
+        match and (match[0].isupper() or not match[0].isalpha())
+        for match in map(_FIRST.search, words)
     )
 
 
