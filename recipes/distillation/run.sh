@@ -25,7 +25,7 @@ train "$recipe" --run "$runs/teacher1" "$@" training.seed=1
 train "$recipe" --run "$runs/teacher2" "$@" training.seed=2
 
 "$environment/recipes/translate_parts.sh" "$source_text" "$runs/nbest.jsonl" 5000 \
-    "$runs/teacher1" --with "$runs/teacher2" --nbest 8 --beam 8 --json
+    "$runs/teacher1" --with "$runs/teacher2" --nbest 4 --beam 4 --json
 [ -e "$chosen" ] || {
     python "$here/choose.py" "$runs/nbest.jsonl" "$target_text" >"$chosen.part"
     mv "$chosen.part" "$chosen"
@@ -39,7 +39,7 @@ for layers in ${STUDENTS:-6+2}; do
     train "$recipe" --run "$student" "$@" "data.train={source: $source_text, target: $chosen}" \
         model.encoder_layers="${layers%+*}" model.decoder_layers="${layers#*+}" model.dim="$width" \
         model.ffn_dim=$((ffn_dim * width / dim)) model.num_heads=$((num_heads * width / dim)) model.norm=pre \
-        model.positions=sinusoidal model.activation=relu model.dropout=0 training.max_steps=$((2 * steps))
+        model.positions=sinusoidal model.activation=relu training.max_steps="$steps"
     systems+=("$student/test.$target")
     seq2seq translate "$student" "$test.$source" --precision int8 -o "${systems[-1]}"
 done
