@@ -124,19 +124,12 @@ def feed_forward(weights: Weights, name: str, x: Array, activation: str) -> Arra
     return linear(weights, f"{name}.down", hidden)
 
 
-def embed(
-    weights: Weights, side: str, table: str, tokens: list[int], positions: str, start: str
-) -> Array:
-    """Look up the tokens, scale by sqrt(d_model), add the positions (sections 3.4 and 3.5).
-
-    start: "zero" if a decoder's first vector is zero before its position is added.
-    """
+def embed(weights: Weights, side: str, table: str, tokens: list[int], positions: str) -> Array:
+    """Look up the tokens, scale by sqrt(d_model), add the positions (sections 3.4 and 3.5)."""
     dim = weights[table].shape[1]
     rows = []
     for position, token in enumerate(tokens):
         vector = weights[table][token] * math.sqrt(dim)
-        if position == 0 and start == "zero":
-            vector = np.zeros(dim)
         if positions in ("sinusoidal", "fairseq", "marian"):
             vector = vector + sinusoidal_position(position, dim, positions)
         elif positions == "learned":
@@ -161,7 +154,6 @@ class Shape:
     norm: str
     positions: str
     activation: str
-    start: str
 
 
 def run_stack(
@@ -180,8 +172,7 @@ def run_stack(
     sublayers = ["self_attention", "feed_forward"]
     if memory is not None:
         sublayers = ["self_attention", "cross_attention", "feed_forward"]
-    start = shape.start if memory is not None else "symbol"
-    x = embed(weights, side, table, tokens, shape.positions, start)
+    x = embed(weights, side, table, tokens, shape.positions)
     for i in range(depth(weights, side)):
         for sublayer in sublayers:
             name = f"{side}.layers.{i}.{sublayer}"

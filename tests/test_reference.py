@@ -40,9 +40,9 @@ def weights_of(model: torch.nn.Module) -> reference.Weights:
 
 
 def shape_of(variant: dict[str, Any]) -> reference.Shape:
-    keys = "norm", "positions", "activation"
-    start = variant.get("start", "symbol")
-    return reference.Shape(4, **{key: variant[key] for key in keys}, start=start)
+    return reference.Shape(
+        4, norm=variant["norm"], positions=variant["positions"], activation=variant["activation"]
+    )
 
 
 def assert_equal(found: Tensor, expected: np.ndarray) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest import records, run_recipe, torch_engine
+from conftest import records, run_recipe, small_shape, torch_engine
 
 from seq2seq.config import Config, DecodingConfig, TrainingConfig
 from seq2seq.data.batching import pack_pairs
@@ -79,6 +79,22 @@ def test_the_norm_of_the_gradient_is_that_before_clipping(
     updater = Updater(model, training, Accelerator(cpu=True), "fp32")
     norm = updater.update([batch], batch.num_labels, 0.0)[2]
     assert float(norm) == pytest.approx(squares**0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_a_start_of_zero_stays_zero(optimizer: Any, tied: bool) -> None:
+    model = Transformer(small_shape(tied=tied, start="zero"), 13, start_id=2).train()
+    training = TrainingConfig(optimizer=optimizer, weight_decay=0.1, label_smoothing=0.1)
+    updater = Updater(model, training, Accelerator(cpu=True), "fp32")
+    inputs, labels = [np.array([2, 6, 7])], [np.array([6, 7, 3])]
+    before = model.target_embedding.weight.detach().clone()
+    batch = pack_pairs(labels, inputs, labels)
+    for _ in range(3):
+        updater.update([batch, batch], 2 * batch.num_labels, 0.1)
+    after = model.target_embedding.weight.detach()
+    assert not after[2].any()
+    assert (after != before).all(dim=1).tolist() == [row != 2 for row in range(13)]
 
 
 def test_logged_norms_are_means_over_the_updates_that_were_made(

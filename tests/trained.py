@@ -69,7 +69,8 @@ def _trained(shape: ModelConfig, shared: bool, steps: int) -> LoadedModel:
     if not shared:
         tokenizer = Tokenizer(vocabulary(0), vocabulary(1))
     source_size = None if shared else tokenizer.source.size
-    model = drawn(Transformer(shape, tokenizer.target.size, source_size))
+    start_id = tokenizer.target.bos_id if shape.start == "zero" else None
+    model = drawn(Transformer(shape, tokenizer.target.size, source_size, start_id))
     optimizer = torch.optim.Adam(model.parameters())
     criterion = ModelLoss(model, 0.0)
     sources, targets = (

@@ -134,7 +134,7 @@ def _items(model: Transformer, tokenizer: Tokenizer, *, quantized: bool) -> Iter
     """Yield the weights by their names in Marian, and the settings of the model."""
     from torch.nn.functional import pad
 
-    _, table, _ = model.tables(tokenizer.target.bos_id)
+    table = model.target_embedding.weight
     # Rows of the quantised table come in blocks.
     unused = -len(table) % ROWS
     yield _matrix("Wemb", pad(table, (0, 0, 0, unused)), quantized=quantized, transposed=False)

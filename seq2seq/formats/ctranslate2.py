@@ -128,10 +128,9 @@ def write_model(
         **variant,
     )
     [embeddings] = encoder.embeddings
-    source_table, target_table, projection = model.tables(tokenizer.target.bos_id)
-    embeddings.weight = source_table.float()
-    decoder.embeddings.weight = target_table.float()
-    _fill(decoder.projection, projection, output_bias(model, tokenizer))
+    embeddings.weight = model.source_embedding.weight.float()
+    decoder.embeddings.weight = model.target_embedding.weight.float()
+    _fill(decoder.projection, model.output.weight, output_bias(model, tokenizer))
     for side, stack in ((encoder, model.encoder), (decoder, model.decoder)):
         _fill_stack(side, stack, config.num_positions)
     spec = transformer_spec.TransformerSpec(encoder, decoder)

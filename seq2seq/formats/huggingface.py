@@ -174,13 +174,14 @@ def _weights(model: Transformer, tokenizer: Tokenizer) -> dict[str, Tensor]:
 
     shape, parameters = model.config, dict(model.named_parameters())
     bias = parameters.pop("output.bias", torch.zeros(tokenizer.target.size))[None]
-    tables = model.tables(tokenizer.target.bos_id)
     weights = {
         **({} if is_m2m100(tokenizer) else {BIAS: bias}),
-        **dict(zip((ENCODER, DECODER, HEAD), tables, strict=True)),
+        ENCODER: model.source_embedding.weight,
+        DECODER: model.target_embedding.weight,
+        HEAD: model.output.weight,
     }
     if shape.norm == "pre" or (shape.tied and tokenizer.shared):
-        weights[SHARED] = weights[ENCODER]
+        weights[SHARED] = model.source_embedding.weight
     for name, parameter in parameters.items():
         if name not in EMBEDDINGS:
             scale = math.sqrt(shape.dim) if name.endswith("positions.weight") else 1.0

@@ -139,7 +139,6 @@ class Stack(nn.Module):
         super().__init__()
         self.config, self.causal = config, causal
         self.positions = Positions(config)
-        self.starts_with_zero = cross and config.start == "zero"
         layers = nn.ModuleList(Layer(config, cross=cross) for _ in range(depth))
         self.layers = cast(Sequence[Layer], layers)  # for mypy
         self.norm = LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
@@ -149,8 +148,6 @@ class Stack(nn.Module):
     def embed(self, embedding: nn.Embedding, tokens: Tensor, positions: Tensor, end: int) -> Tensor:
         """Embed tokens, (...) to (..., D). end: exclusive upper bound of the positions."""
         x = embedding(tokens) * math.sqrt(self.config.dim)
-        if self.starts_with_zero:
-            x = x.masked_fill((positions == 0)[..., None], 0.0)
         return self.positions.add(x, positions, end)
 
     def forward(

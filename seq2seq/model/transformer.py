@@ -84,8 +84,13 @@ class Transformer(Network):
     """
 
     def __init__(
-        self, config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None
+        self,
+        config: ModelConfig,
+        vocab_size: int,
+        source_vocab_size: int | None = None,
+        start_id: int | None = None,
     ) -> None:
+        """start_id: id of the start symbol, if `config.start` is zero."""
         super().__init__(config)
         separate_source = source_vocab_size is not None or not config.tied
         self.target_embedding = nn.Embedding(vocab_size, config.dim)
@@ -100,6 +105,20 @@ class Transformer(Network):
         self.encoder = Stack(config, config.encoder_layers)
         self.decoder = Stack(config, config.decoder_layers, causal=True, cross=True)
         self.reset_parameters()
+        if start_id is not None:
+            self._fix_at_zero(self.target_embedding.weight, start_id)
+
+    def _fix_at_zero(self, weight: Tensor, row: int) -> None:
+        """Set a row of a weight to zero, and its gradient too, so that it stays zero."""
+
+        def without_row(gradient: Tensor) -> Tensor:
+            gradient = gradient.clone()
+            gradient[row] = 0.0
+            return gradient
+
+        with torch.no_grad():
+            weight[row] = 0.0
+        weight.register_hook(without_row)  # before gradients of several processes are summed
 
     def forward(self, source: Packed, target: Packed) -> Tensor:
         """Return the decoder's hidden states, (N, D), for teacher-forced target tokens.
@@ -114,18 +133,6 @@ class Transformer(Network):
     def alignment_layer(self) -> int:
         """Index of the last decoder layer but one: its attention aligns best (Garg et al. 2019)."""
         return max(0, self.config.decoder_layers - 2)
-
-    def tables(self, bos_id: int) -> list[Tensor]:
-        """Return the weights of source embedding, target embedding and output projection.
-
-        If the decoder starts with a zero vector, the target embedding of the start symbol is zero.
-        """
-        target = embedding = self.target_embedding.weight
-        if self.config.start == "zero":
-            target = embedding.index_fill(0, torch.tensor(bos_id, device=self.device), 0.0)
-        others = self.source_embedding.weight, self.output.weight
-        source, output = (target if table is embedding else table for table in others)
-        return [source, target, output]
 
     def start(self, source: Packed) -> DecoderState:
         """Encode sources, given in CPU memory, and return the initial state of a search."""
@@ -250,4 +257,7 @@ def build_model(config: Config, tokenizer: Tokenizer) -> Network:
         return LanguageModel(config.model, target_size)
     if config.task == "classification":
         return Classifier(config.model, source_size, target_size)
-    return Transformer(config.model, target_size, None if tokenizer.shared else source_size)
+    start_id = tokenizer.target.bos_id if config.model.start == "zero" else None
+    return Transformer(
+        config.model, target_size, None if tokenizer.shared else source_size, start_id
+    )
