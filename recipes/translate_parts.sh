@@ -11,8 +11,8 @@ mkdir -p "$parts"/{input,target,output}
 split -l "$lines" "$input" "$parts/input/"
 [ -z "${SCORE_TARGET:-}" ] || split -l "$lines" "$SCORE_TARGET" "$parts/target/"
 for part in "$parts"/input/*; do
-    echo "translating $part of $(ls "$parts/input" | tail -n 1)" >&2
     name=$(basename "$part")
+    echo "$output: part $name of $(ls "$parts/input" | tail -n 1)" >&2
     [ -e "$parts/output/$name" ] ||
         seq2seq translate "$@" ${SCORE_TARGET:+--score-target "$parts/target/$name"} "$part" -o "$parts/output/$name"
 done

@@ -127,16 +127,20 @@ def export_page(
         described, _ = describe_model(find_model(run, checkpoint))
         direction = described.translates and described.pairs.directions[0]
         if not direction or not all(direction):
-            raise UserError(f"--to browser needs translation models with two languages, not {run}")
+            raise UserError(f"--to browser needs models that translate; {run} does not")
         if direction in folders:
-            raise UserError(f"{folders[direction]} and {run} both translate {direction}")
+            raise UserError(
+                f"{folders[direction]} and {run} both translate {direction}: name one RUN for it"
+            )
         folders[direction] = run
     with exclusive(output), atomic_folder(output) as draft:
         for direction, run in folders.items():
             folder = draft / "-".join(direction)
             export(run, folder, to="browser", checkpoint=checkpoint, quantization=quantization)
         browser.write_page(draft, list(folders), quantization or "int8")
-    logger.info("add a licence to README.md in the folders of %s", output)
+    for direction in folders:
+        logger.info("add a licence to %s", output / "-".join(direction) / "README.md")
+    logger.info("open http://localhost:8000 after: python -m http.server --directory %s", output)
 
 
 def restricted(data: PairsConfig, name: str, languages: Sequence[str]) -> PairsConfig:

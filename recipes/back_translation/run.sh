@@ -4,7 +4,7 @@
 # RECIPE, such as `seq2seq new` writes, has one training corpus; MONOLINGUAL is a file of sentences in its target language.
 # The same command resumes: a file that exists is not made again.
 set -euo pipefail
-[ $# -gt 1 ] || {
+[[ $# -gt 1 && $1 != -* ]] || {
     echo "usage: recipes/back_translation/run.sh RECIPE MONOLINGUAL [section.key=value ...]" >&2
     exit 2
 }

@@ -3,6 +3,10 @@
 #   recipes/context/run.sh [section.key=value ...]
 # The same command resumes: a file that exists is not made again.
 set -euo pipefail
+[[ ${1:-} != -* ]] || {
+    echo "usage: recipes/context/run.sh [section.key=value ...]" >&2
+    exit 2
+}
 cd "$(dirname "$0")/../.."
 [ ! -x .venv/bin/seq2seq ] || PATH=$PWD/.venv/bin:$PATH
 data=data/context_en_de

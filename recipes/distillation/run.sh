@@ -5,7 +5,7 @@
 # encoder and decoder layers of STUDENTS, such as "6+2 6+1", and the width DIM, by default half of the width of the
 # teachers. The same command resumes: a file that exists is not made again.
 set -euo pipefail
-[ $# -gt 0 ] || {
+[[ $# -gt 0 && $1 != -* ]] || {
     echo "usage: recipes/distillation/run.sh RECIPE [section.key=value ...]" >&2
     exit 2
 }
@@ -31,7 +31,7 @@ train "$recipe" --run "$runs/teacher2" "$@" training.seed=2
     mv "$chosen.part" "$chosen"
 }
 
-# A plain Transformer, as Hugging Face and CTranslate2 run it. It is trained for twice the updates.
+# A plain Transformer, as Hugging Face and CTranslate2 run it. It is trained for as many updates.
 width=${DIM:-$((dim / 2))}
 systems=()
 for layers in ${STUDENTS:-6+2}; do

@@ -4,6 +4,10 @@
 # RECIPE, such as `seq2seq new` writes, has one training corpus. Without RECIPE, the corpus is LibreOffice's with damaged
 # pairs. The same command resumes: a file that exists is not made again.
 set -euo pipefail
+[[ ${1:-} != -* && ${1:-} != *=* ]] || {
+    echo "usage: recipes/selection/run.sh [RECIPE [section.key=value ...]]" >&2
+    exit 2
+}
 environment=$(cd "$(dirname "$0")/../.." && pwd)
 PATH=$environment/.venv/bin:$environment/scripts:$PATH
 if [ $# = 0 ]; then
@@ -26,10 +30,11 @@ train "$recipe" --run "$runs/backward" "$@" "data.source='$target'" "data.target
     "data.train={source: $target_text, target: $source_text}"
 
 # Log-probability per token of the target given the source, and of the source given the target.
+mean=(--penalty-form power --length-penalty 1)
 score() {
     echo "scoring $1 and $2 with $runs/forward and $runs/backward" >&2
-    SCORE_TARGET=$2 "$environment/recipes/translate_parts.sh" "$1" "$3.forward" 100000 "$runs/forward" --length-penalty 1
-    SCORE_TARGET=$1 "$environment/recipes/translate_parts.sh" "$2" "$3.backward" 100000 "$runs/backward" --length-penalty 1
+    SCORE_TARGET=$2 "$environment/recipes/translate_parts.sh" "$1" "$3.forward" 100000 "$runs/forward" "${mean[@]}"
+    SCORE_TARGET=$1 "$environment/recipes/translate_parts.sh" "$2" "$3.backward" 100000 "$runs/backward" "${mean[@]}"
     [ ! -e "$3" ] || return 0
     # Dual conditional cross-entropy (Junczys-Dowmunt 2018): 1 if both models are certain, 0 if one is not.
     paste <(cut -f 1 "$3.forward") <(cut -f 1 "$3.backward") | awk -F '\t' '{

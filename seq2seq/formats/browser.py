@@ -73,7 +73,9 @@ def write_browser(
     """Write a model and its vocabulary for Bergamot. quantization: int8 or float32."""
     _require_supported(config, tokenizer)
     if quantization not in ("int8", "float32"):
-        raise UserError("--to browser supports --quantization int8 and float32")
+        raise UserError(
+            f"--to browser supports --quantization int8 and float32, not {quantization}"
+        )
     items = list(_items(model, tokenizer, quantized=quantization == "int8"))
     (folder / MODEL_FILE).write_bytes(_packed(items))
     (folder / VOCABULARY_FILE).write_bytes(tokenizer.source.model)
@@ -105,7 +107,14 @@ def write_page(folder: Path, models: Sequence[Direction], quantization: str = "i
         shutil.unpack_archive(folder / archive, folder)
         (folder / archive).unlink()
     except (OSError, subprocess.SubprocessError, shutil.ReadError) as error:
-        logger.warning("npm did not fetch Bergamot (%s): run `%s` in the folder", error, install)
+        message = getattr(error, "stderr", None) or str(error).encode()
+        reason = message.decode(errors="replace").strip().splitlines()[0]
+        logger.warning(
+            "the page does not work yet: npm did not fetch Bergamot (%s); with Node.js, run `%s` "
+            "in the folder",
+            reason,
+            install,
+        )
 
 
 def _require_supported(config: Config, tokenizer: Tokenizer) -> None:
@@ -122,12 +131,11 @@ def _require_supported(config: Config, tokenizer: Tokenizer) -> None:
     }
     for key, width in (("dim", model.dim), ("ffn_dim", model.ffn_dim)):
         unsupported[f"model.{key}={width}, not a multiple of {COLUMNS}"] = width % COLUMNS != 0
-    for reason, applies in unsupported.items():
-        if applies:
-            raise UserError(
-                f"--to browser does not support {reason}: train with "
-                "recipes/libreoffice/browser.yaml, which has all keys that it needs"
-            )
+    if reasons := [reason for reason, applies in unsupported.items() if applies]:
+        raise UserError(
+            f"--to browser does not support {', '.join(reasons)}: train with the keys of "
+            "recipes/libreoffice/browser.yaml"
+        )
 
 
 def _items(model: Transformer, tokenizer: Tokenizer, *, quantized: bool) -> Iterator[Item]:
