@@ -119,7 +119,7 @@ def export_page(
 ) -> None:
     """Export a model for each direction to a new folder, with a web page that translates.
 
-    The arguments and errors are those of `export`.
+    Takes the same arguments as `export`, and raises the same errors.
     """
     require_new_folder(output)
     folders: dict[Direction, Path] = {}

@@ -56,7 +56,10 @@ RUNS = [
     ("train recipes/mine.yaml model.dim=32 --run runs/mine", "model.dim was 16, is 32", "--run"),
     ("average runs/mine --last 99 -o averaged", "fewer than the 99 to average: take fewer"),
     ("export runs/mybook --to ctranslate2 -o exported", "are for translation models"),
-    ("export runs/mine --to huggingface --quantization int8 -o x", "is for ctranslate2, argos, browser"),
+    (
+        "export runs/mine --to huggingface --quantization int8 -o x",
+        "is for ctranslate2, argos, browser",
+    ),
     ("export runs/mine --to ctranslate2 -o corpus", "corpus exists; name a new folder with -o"),
     ("trian recipes/mine.yaml", "invalid choice: 'trian'", "did you mean train?"),
 ]

@@ -73,32 +73,38 @@ def test_shares_of_a_corpus_are_damaged(tmp_path: Path) -> None:
         assert (text == f"other {i}") == (label == "other")
 
 
-def test_a_translation_in_parts_resumes_after_the_last_finished_part(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scores", [False, True])
+def test_a_translation_in_parts_resumes_after_the_last_finished_part(
+    tmp_path: Path, scores: bool
+) -> None:
     """The second part fails the first time."""
     program = tmp_path / "seq2seq"
+    option, joined = ("--score-target", 'paste -d "" "$4"') if scores else ("--beam", "sed s/^/x/")
+    expected = ["a1", "b2", "c3", "d4", "e5"] if scores else ["x1", "x2", "x3", "x4", "x5"]
     program.write_text(
-        """#!/usr/bin/env bash
+        f"""#!/usr/bin/env bash
 set -e
-[ "$*" = "translate RUN --score-target $4 $5 -o $7" ]
+[ "$*" = "translate RUN {option} $4 $5 -o $7" ]
 echo "$(wc -l <"$5")" >>log
-[ "$(head -n 1 "$5")" != 3 ] || [ -e failed ] || { touch failed; exit 1; }
-paste -d "" "$4" "$5" >"$7"
+[ "$(head -n 1 "$5")" != 3 ] || [ -e failed ] || {{ touch failed; exit 1; }}
+{joined} "$5" >"$7"
 """
     )
     program.chmod(0o755)
     write(tmp_path / "input", ["1", "2", "3", "4", "5"])
     write(tmp_path / "target", ["a", "b", "c", "d", "e"])
     command = [str(RECIPES / "translate_parts.sh"), "input", "output", "2", "RUN"]
+    command += [] if scores else ["--beam", "1"]
     environment = {
         "PATH": os.pathsep.join([str(tmp_path), os.environ["PATH"]]),
-        "SCORE_TARGET": "target",
+        "SCORE_TARGET": "target" if scores else "",
     }
     codes = [
         subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True).returncode
         for _ in range(3)
     ]
     assert codes == [1, 0, 0]
-    assert (tmp_path / "output").read_text() == "a1\nb2\nc3\nd4\ne5\n"
+    assert (tmp_path / "output").read_text().splitlines() == expected
     assert (tmp_path / "log").read_text().split() == ["2", "2", "2", "1"]
     assert not (tmp_path / "output.parts").exists()
 

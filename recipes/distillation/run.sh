@@ -31,7 +31,7 @@ train "$recipe" --run "$runs/teacher2" "$@" training.seed=2
     mv "$chosen.part" "$chosen"
 }
 
-# A plain Transformer, as Hugging Face and CTranslate2 run it. It is trained for as many updates.
+# A plain Transformer, as Hugging Face and CTranslate2 run it.
 width=${DIM:-$((dim / 2))}
 systems=()
 for layers in ${STUDENTS:-6+2}; do
@@ -39,7 +39,7 @@ for layers in ${STUDENTS:-6+2}; do
     train "$recipe" --run "$student" "$@" "data.train={source: $source_text, target: $chosen}" \
         model.encoder_layers="${layers%+*}" model.decoder_layers="${layers#*+}" model.dim="$width" \
         model.ffn_dim=$((ffn_dim * width / dim)) model.num_heads=$((num_heads * width / dim)) model.norm=pre \
-        model.positions=sinusoidal model.activation=relu training.max_steps="$steps"
+        model.positions=sinusoidal model.activation=relu
     systems+=("$student/test.$target")
     seq2seq translate "$student" "$test.$source" --precision int8 -o "${systems[-1]}"
 done

@@ -99,7 +99,7 @@ def main() -> None:
         return
     end, failed = time.monotonic() + 60 * arguments.minutes, []
     for name in arguments.step or STEPS:
-        # Other programs may slow a rehearsal down.
+        # A rehearsal may run beside other programs: it gets more time.
         limit = STEPS[name][1] * (5 if arguments.rehearse else 1)
         seconds = min(limit, end - time.monotonic())
         if seconds < 5:

@@ -96,7 +96,7 @@ def longest_run(tokens: Sequence[str]) -> int:
     if there is no run.
     """
     distinct = dict.fromkeys(tokens)
-    if len(tokens) - len(distinct) < 4:  # three times two tokens repeat four: most texts end here
+    if len(tokens) - len(distinct) < 4:  # the shortest run, two tokens three times, repeats four
         return 0
     characters = {token: chr(number) for number, token in enumerate(distinct)}
     runs = _REPETITION.finditer("".join(characters[token] for token in tokens))

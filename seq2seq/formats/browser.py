@@ -1,7 +1,7 @@
 """Export for web browsers: models for Marian, which Bergamot runs in WebAssembly.
 
-Bergamot (browsermt/bergamot-translator on GitHub) is a build of Marian for browsers. The format and
-the names of the weights are those of Marian's `io/binary.cpp` and `models/transformer.h`.
+Bergamot (browsermt/bergamot-translator on GitHub) is a build of Marian for browsers. Marian defines
+the file format in `io/binary.cpp`, and the names of the weights in `models/transformer.h`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def write_browser(
     (folder / VOCABULARY_FILE).write_bytes(tokenizer.source.model)
 
 
-def write_page(folder: Path, models: Sequence[Direction], quantization: str = "int8") -> None:
+def write_page(folder: Path, models: Sequence[Direction], quantization: str) -> None:
     """Write index.html for the models in the folders SOURCE-TARGET, and Bergamot from npm.
 
     Without npm or network, a warning and the page name the command that fetches Bergamot.

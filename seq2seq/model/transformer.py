@@ -106,19 +106,7 @@ class Transformer(Network):
         self.decoder = Stack(config, config.decoder_layers, causal=True, cross=True)
         self.reset_parameters()
         if start_id is not None:
-            self._fix_at_zero(self.target_embedding.weight, start_id)
-
-    def _fix_at_zero(self, weight: Tensor, row: int) -> None:
-        """Set a row of a weight to zero, and its gradient too, so that it stays zero."""
-
-        def without_row(gradient: Tensor) -> Tensor:
-            gradient = gradient.clone()
-            gradient[row] = 0.0
-            return gradient
-
-        with torch.no_grad():
-            weight[row] = 0.0
-        weight.register_hook(without_row)  # before gradients of several processes are summed
+            _fix_at_zero(self.target_embedding.weight, start_id)
 
     def forward(self, source: Packed, target: Packed) -> Tensor:
         """Return the decoder's hidden states, (N, D), for teacher-forced target tokens.
@@ -214,6 +202,19 @@ def num_matrices(model: nn.Module) -> dict[str, int]:
         for name, module in model.named_modules()
         if isinstance(module, ConcatenatedLinear)
     }
+
+
+def _fix_at_zero(weight: Tensor, row: int) -> None:
+    """Set a row of a weight to zero, and its gradient too, so that it stays zero."""
+
+    def without_row(gradient: Tensor) -> Tensor:
+        gradient = gradient.clone()
+        gradient[row] = 0.0
+        return gradient
+
+    with torch.no_grad():
+        weight[row] = 0.0
+    weight.register_hook(without_row)  # before gradients of several processes are summed
 
 
 M = TypeVar("M", bound=Network)
