@@ -20,9 +20,12 @@ from seq2seq import Translator
 from seq2seq.config import CleaningConfig, Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import train_vocabulary
+from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
 from seq2seq.decoding.engine import Hypothesis, Source, length_penalty
 from seq2seq.decoding.engines import Engines
+from seq2seq.decoding.segments import Decoder
 from seq2seq.decoding.torch_engine import EnsembleDecoder
+from seq2seq.decoding.translation import Request
 from seq2seq.decoding.translator import changed_decoding
 from seq2seq.errors import UserError
 from seq2seq.formats.weights import save_model, snapshot
@@ -117,6 +120,20 @@ def test_blank_lines_are_not_translated(
     assert translator.translate([]) == []
     with pytest.raises(pytest.fail.Exception):
         translator.translate(["tree"])
+
+
+def test_many_requests_are_searched_in_parts(
+    make_translator: Callable[..., Translator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator, segments = make_translator(), list[int]()
+    whole = translator.translate(LINES)
+    monkeypatch.setattr(CTranslate2Engine, "search_size", 3)
+    parts = translator.process(list(map(Request, LINES)), progress=segments.append)
+    assert [part.text for part in parts] == whole
+    assert sum(segments) == sum(1 for line in LINES if line.strip())
+    monkeypatch.setattr(Decoder, "decode", lambda *_: pytest.fail("an error of the thread"))
+    with pytest.raises(pytest.fail.Exception, match="thread"):
+        translator.translate(LINES)
 
 
 def test_no_translation_has_a_line_break(

@@ -22,6 +22,9 @@ UNSUPPORTED = ("sample", "temperature", "top_k", "top_p", "seed")
 """Keys of the section `decoding` that CTranslate2 does not support: all are for sampling."""
 SCORING_TOKENS = 256
 """Maximum tokens in a scoring batch. Larger batches need more memory for logits, and more time."""
+SEARCH_SIZE = 2_500
+"""Number of requests that are searched together. Its own threads search, so that Python's can
+prepare others. In larger parts, a batch has sentences of more similar length."""
 PAIRS_PER_CALL = 1_000
 """Number of pairs in a call of CTranslate2. Ctrl-C takes effect after the call."""
 
@@ -35,6 +38,7 @@ class CTranslate2Engine(Engine):
     """Searches and scores with a model in CTranslate2's format."""
 
     has_exact_scores = False
+    search_size = SEARCH_SIZE
 
     def __init__(
         self,

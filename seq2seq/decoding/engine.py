@@ -53,6 +53,8 @@ class Engine(ABC):
 
     batch_tokens = 16_384
     """Default of `decoding.batch_tokens`."""
+    search_size: int | None = None
+    """Number of requests that are searched together. None: as many as there are."""
     has_exact_scores = True
     """Whether the search returns the same log-probabilities as `log_probs`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -233,7 +234,8 @@ class Translator:
     ) -> list[Translation]:
         """Return a translation for each request, in order.
 
-        progress: called with the number of segments after each batch.
+        Many requests are searched in parts. Another thread encodes the next ones meanwhile, and
+        decodes the results. progress: called with the number of segments after each batch.
         """
         options = options or Options()
         decoding = decoding or self.decoding
@@ -247,12 +249,26 @@ class Translator:
             )
         terms = bool(options.glossary) or any(request.constraints for request in requests)
         engine = self.engines.engine_for(decoding, terms=terms)
-        encoded = self._encode(requests, options, decoding.recase)
-        found: list[list[Hypothesis]] = []
-        if options.search:
+        decoder = Decoder(engine, self.spelling, options, decoding)
+        encode = partial(self._encode, options=options, recase=decoding.recase)
+
+        def search(encoded: Sequence[EncodedRequest]) -> list[list[Hypothesis]]:
+            if not options.search:
+                return []
             sources = [source for request in encoded for source in request.sources]
-            found = engine.search(sources, decoding, nbest=options.nbest, progress=progress)
-        return Decoder(engine, self.spelling, options, decoding).decode(encoded, found)
+            return engine.search(sources, decoding, nbest=options.nbest, progress=progress)
+
+        size = engine.search_size
+        if size is None or len(requests) <= size:
+            encoded = encode(requests)
+            return decoder.decode(encoded, search(encoded))
+        parts = [requests[start : start + size] for start in range(0, len(requests), size)]
+        with ThreadPoolExecutor(1) as text_thread:
+            decoded = [
+                text_thread.submit(decoder.decode, encoded, search(encoded))
+                for encoded in text_thread.map(encode, parts)
+            ]
+            return [translation for part in decoded for translation in part.result()]
 
     def _encode(
         self, requests: Sequence[Request], options: Options, recase: bool
