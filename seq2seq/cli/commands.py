@@ -6,6 +6,7 @@ torch and the rest of the package are imported inside the commands to keep --hel
 from __future__ import annotations
 
 import argparse
+import gc
 import glob
 import json
 import logging
@@ -107,6 +108,8 @@ def translate(options: argparse.Namespace) -> None:
         protect=options.protect or None,
         **decoding,
     )
+    gc.freeze()  # the collector would visit all objects of the packages again and again,
+    gc.set_threshold(100_000)  # and finds little: translations are freed by their reference counts
     if options.to or not options.json_input:
         translator.encoder(options.to, options.source)  # fail before lines are read
     if document := _document_format(options):
