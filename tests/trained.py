@@ -85,11 +85,10 @@ def _trained(shape: ModelConfig, shared: bool, steps: int) -> LoadedModel:
         optimizer.zero_grad()
         (loss / batch.num_labels).backward()
         optimizer.step()
-    config = Config(
-        data=PairsConfig(source="en", target="de"),
-        model=shape,
-        decoding=DecodingConfig(beam=4, penalty_form="power", max_extra=10, precision="fp32"),
-    )
+    # A limit that no search reaches: CTranslate2 may return other hypotheses at the limit.
+    decoding = DecodingConfig(beam=4, penalty_form="power", max_extra=30, precision="fp32")
+    data = PairsConfig(source="en", target="de")
+    config = Config(data=data, model=shape, decoding=decoding)
     clean = replace(config.pairs.clean, max_len=100)
     config = replace(config, data=replace(config.pairs, clean=clean))
     return LoadedModel(model.eval(), tokenizer, config)
