@@ -34,19 +34,9 @@ def load() -> None:
         ctypes.CDLL(str(torch / "lib" / name), ctypes.RTLD_GLOBAL)
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "fake_cuda.so"
-        command = [
-            os.environ.get("CXX", "c++"),
-            "-shared",
-            "-fPIC",
-            "-std=c++20",
-            f"-I{torch}/include",
-            str(SOURCE),
-            "-o",
-            str(library),
-            f"-L{torch}/lib",
-            "-lc10",
-            "-ltorch_cpu",
-        ]
+        flags = ["-shared", "-fPIC", "-std=c++20", f"-I{torch}/include", f"-L{torch}/lib"]
+        command = [os.environ.get("CXX", "c++"), *flags, str(SOURCE), "-o", str(library)]
+        command += ["-lc10", "-ltorch_cpu"]
         try:
             subprocess.run(command, check=True)
         except (OSError, subprocess.CalledProcessError) as error:

@@ -280,11 +280,22 @@ def write_corpus(folder: Path) -> Path:
     rng = random.Random(3)
     for split, count in (("train", 300), ("dev", 20), ("test", 20)):
         rows = [rng.choices(list(WORDS), k=rng.randint(4, 12)) for _ in range(count)]
-        source = "".join(" ".join(row) + "\n" for row in rows)
-        target = "".join(" ".join(WORDS[word] for word in row) + "\n" for row in rows)
-        (folder / f"{split}.en").write_text(source, encoding="utf-8")
-        (folder / f"{split}.de").write_text(target, encoding="utf-8")
+        pairs = [(" ".join(row), " ".join(WORDS[word] for word in row)) for row in rows]
+        write_pairs(folder, split, pairs)
     return folder
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> Path:
+    """Write a text file, and return its path."""
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def write_pairs(folder: Path, name: str, pairs: Sequence[tuple[str, str]]) -> Path:
+    """Write pairs as two text files, and return their prefix."""
+    for language, texts in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+        write_lines(folder / f"{name}.{language}", texts)
+    return folder / name
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import WORDS, run_recipe
+from conftest import WORDS, run_recipe, write_lines
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ["the dog", "", "the dog likes a tree", "a house number 1 is old"]
@@ -41,10 +41,10 @@ def prepare_folder(folder: Path) -> None:
         (folder / name).mkdir()
     for split, count in (("train", 3000), ("dev", 20), ("test", 20), ("other", 20)):
         rows = [rng.choices(list(WORDS), k=rng.randint(4, 12)) for _ in range(count)]
-        _write(folder / "corpus" / f"{split}.en", map(" ".join, rows))
+        write_lines(folder / "corpus" / f"{split}.en", map(" ".join, rows))
         for language in ("de", "fr"):
             target = (" ".join(map(WORDS.__getitem__, row)) for row in rows)
-            _write(folder / "corpus" / f"{split}.{language}", target)
+            write_lines(folder / "corpus" / f"{split}.{language}", target)
     for recipe in ROOT.glob("recipes/*/*.yaml"):
         small = folder / "recipes" / recipe.parent.name / recipe.name
         small.parent.mkdir(parents=True, exist_ok=True)
@@ -98,13 +98,9 @@ def _write_inputs(folder: Path, rng: random.Random) -> None:
         "b.de.comet": [f"{0.6 + 0.1 * i}" for i in range(len(SOURCES))],
     }
     for name, lines in files.items():
-        _write(folder / name, lines)
+        write_lines(folder / name, lines)
 
 
 def _shrunk(recipe: str) -> str:
     keys = "|".join(SMALL)
     return re.sub(rf"\b({keys}): \d+", lambda match: f"{match[1]}: {SMALL[match[1]]}", recipe)
-
-
-def _write(path: Path, lines: Iterable[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

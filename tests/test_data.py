@@ -11,6 +11,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
+from conftest import write_pairs
 
 from seq2seq.config import Config
 from seq2seq.data.lines import read_lines
@@ -25,13 +26,6 @@ PAIRS = [(f"the house number {i}", f"das Haus Nummer {i}") for i in range(40)]
 NO_CLEANING = (
     "data.clean={blank: false, max_ratio: null, duplicates: false, overlap: false, max_len: null}"
 )
-
-
-def write_pairs(folder: Path, name: str, pairs: list[tuple[str, str]]) -> Path:
-    for column, language in enumerate(("en", "de")):
-        text = "".join(pair[column] + "\n" for pair in pairs)
-        (folder / f"{name}.{language}").write_bytes(text.encode())
-    return folder / name
 
 
 def config_for(folder: Path, *overrides: str, train: str | None = None) -> Config:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import write_pairs
 from forked import exit_code, fork, in_child
 
 from seq2seq.config import Config, CorpusConfig, PairsConfig
@@ -49,9 +50,7 @@ def corpus(tmp_path: Path) -> Path:
     """Two hundred pairs, with repetitions and blanks, across chunks."""
     pairs = [(f"the house number {i % 170}", f"das Haus Nummer {i % 170}") for i in range(200)]
     pairs[30] = pairs[130] = ("", "leer")
-    for column, language in enumerate(("en", "de")):
-        text = "".join(pair[column] + "\n" for pair in pairs)
-        (tmp_path / f"train.{language}").write_text(text)
+    write_pairs(tmp_path, "train", pairs)
     return tmp_path
 
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import write_lines
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -19,11 +20,6 @@ def run(program: str, *arguments: object, text: str = "") -> str:
     command = [sys.executable, str(RECIPES / program), *map(str, arguments)]
     done = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
     return done.stdout.decode()
-
-
-def write(path: Path, lines: list[str]) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
 
 
 @pytest.mark.parametrize(
@@ -43,7 +39,7 @@ def test_the_term_of_a_contrast_is_in_the_current_sentence(tmp_path: Path) -> No
     joined = ["The line. \u00a6 Draw it.", "A page. \u00a6 Two lines.", "A number.", "Numbering."]
     targets = ["Die Linie.", "Zwei Linien, Linienart.", "Eine Nummer.", "Eine Nummer."]
     texts = {"sources": sources, "targets": targets, "joined": joined}
-    files = [write(tmp_path / name, lines) for name, lines in texts.items()]
+    files = [write_lines(tmp_path / name, lines) for name, lines in texts.items()]
     run("context/contrast.py", *files, tmp_path / "out")
     rows = [(tmp_path / f"out.{name}").read_text("utf-8").splitlines() for name in ("en", "wrong")]
     assert rows == [joined[1:3], ["Zwei Zeilen, Linienart.", "Eine Zahl."]]
@@ -52,15 +48,15 @@ def test_the_term_of_a_contrast_is_in_the_current_sentence(tmp_path: Path) -> No
 
 def test_the_candidate_nearest_to_the_reference_is_chosen(tmp_path: Path) -> None:
     lists = [{"nbest": [{"text": x} for x in ("Ein Hund.", "Das Haus.")]}, {"error": "too long"}]
-    nbest = write(tmp_path / "nbest.jsonl", [json.dumps(x) for x in lists])
-    references = write(tmp_path / "references", ["Das Haus!", "Lang."])
+    nbest = write_lines(tmp_path / "nbest.jsonl", [json.dumps(x) for x in lists])
+    references = write_lines(tmp_path / "references", ["Das Haus!", "Lang."])
     assert run("distillation/choose.py", nbest, references) == "Das Haus.\nLang.\n"
 
 
 def test_shares_of_a_corpus_are_damaged(tmp_path: Path) -> None:
     sides = [[f"{side} {i}" for i in range(100)] for side in ("source", "target", "other")]
     source, target, other = (
-        write(tmp_path / name, lines) for name, lines in zip("abc", sides, strict=True)
+        write_lines(tmp_path / name, lines) for name, lines in zip("abc", sides, strict=True)
     )
     outputs = tmp_path / "out" / "train.en", tmp_path / "out" / "train.de"
     run("selection/make_noise.py", source, target, source, other, *outputs)
@@ -91,8 +87,8 @@ echo "$(wc -l <"$5")" >>log
 """
     )
     program.chmod(0o755)
-    write(tmp_path / "input", ["1", "2", "3", "4", "5"])
-    write(tmp_path / "target", ["a", "b", "c", "d", "e"])
+    write_lines(tmp_path / "input", ["1", "2", "3", "4", "5"])
+    write_lines(tmp_path / "target", ["a", "b", "c", "d", "e"])
     command = [str(RECIPES / "translate_parts.sh"), "input", "output", "2", "RUN"]
     command += [] if scores else ["--beam", "1"]
     environment = {
@@ -111,9 +107,9 @@ echo "$(wc -l <"$5")" >>log
 
 def test_values_of_a_recipe_are_assignments_of_the_shell(tmp_path: Path) -> None:
     corpus = tmp_path / "my corpus"
-    files = [write(Path(f"{corpus}.{suffix}"), list("abcdefgh")) for suffix in ("en", "de")]
+    files = [write_lines(Path(f"{corpus}.{suffix}"), list("abcdefgh")) for suffix in ("en", "de")]
     data = f"data: {{source: en, target: de, train: {corpus}, dev_size: 1, test_size: 1, store: s}}"
-    recipe = write(tmp_path / "mine.yaml", [data, "tokenizer: {vocab_size: 280}"])
+    recipe = write_lines(tmp_path / "mine.yaml", [data, "tokenizer: {vocab_size: 280}"])
 
     def values(*overrides: str, then: str = "") -> subprocess.CompletedProcess[str]:
         command = shlex.join([sys.executable, str(RECIPES / "values.py"), str(recipe), *overrides])
@@ -126,7 +122,7 @@ def test_values_of_a_recipe_are_assignments_of_the_shell(tmp_path: Path) -> None
     prefix, held_out = done.stdout.splitlines()
     assert prefix == f"mine,de,{files[0]},{files[1]}"
     # What the recipe holds out is the test set of trainings on other pairs, too.
-    other = [write(tmp_path / f"other.{suffix}", list("ijklmnop")) for suffix in ("en", "de")]
+    other = [write_lines(tmp_path / f"other.{suffix}", list("ijklmnop")) for suffix in ("en", "de")]
     train = f"data.train={{source: {other[0]}, target: {other[1]}}}"
     prepare = f'{sys.executable} -m seq2seq prepare {recipe} "{train}" "$@" 2>/dev/null'
     again = values(then=prepare)

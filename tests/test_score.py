@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import seq2seq
+from conftest import write_lines
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
@@ -50,15 +51,12 @@ def made_up(lines: int = 60) -> tuple[list[str], list[str], list[str], list[str]
     return worsened(0.4), worsened(0.3), references, worsened(0.1)
 
 
-def write(path: Path, lines: Sequence[str]) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
     names = ("first", "second", "ref", "ref2")
-    return [write(tmp_path / name, lines) for name, lines in zip(names, made_up(), strict=True)]
+    return [
+        write_lines(tmp_path / name, lines) for name, lines in zip(names, made_up(), strict=True)
+    ]
 
 
 def sacrebleu(*arguments: object) -> str:
@@ -137,7 +135,9 @@ def test_numbers_of_other_programs_are_compared_line_by_line(tmp_path: Path) -> 
     low = random.normal(0.5, 0.1, 40)
     high = low + random.normal(0.2, 0.05, 40)
     systems = [System("a", first), System("b", second)]
-    files = [write(tmp_path / name, list(map(str, x))) for name, x in (("a", low), ("b", high))]
+    files = [
+        write_lines(tmp_path / name, list(map(str, x))) for name, x in (("a", low), ("b", high))
+    ]
     line_scores = read_line_scores([["COMET", *map(str, files)]], systems)
     result = compare(systems, TestSet([references]), keys=["bleu"], line_scores=line_scores)
     assert [own[-1].value for own in result.scores] == pytest.approx([low.mean(), high.mean()])
@@ -230,8 +230,8 @@ def test_runs_with_other_tags_and_tokenizers(run: Path, tmp_path: Path) -> None:
     recipe = json.loads((run / "best" / "model.json").read_text())["recipe"]
     tagged = changed("tagged", test=[recipe["data"]["test"][0] | {"tag": "<x>"}])
     other = changed("other", tokenized=True)
-    write(tmp_path / "given.en", ["the dog number 1"])
-    write(tmp_path / "given.de", ["der Hund Nummer 1"])
+    write_lines(tmp_path / "given.en", ["the dog number 1"])
+    write_lines(tmp_path / "given.de", ["der Hund Nummer 1"])
     given = str(tmp_path / "given")
     [(test_set, systems)] = load_systems([run, tagged], [], Processes(), data=given).values()
     assert test_set.sources == ["the dog number 1"]
@@ -267,7 +267,9 @@ def test_without_its_packages_a_tokenizer_counts_characters(
 
 def test_files_are_scored_by_the_words_of_their_language(tmp_path: Path) -> None:
     lines = ["これは本です。今日は雨です。"] * 2, ["これは本です。明日は雨です。"] * 2
-    paths = [write(tmp_path / name, x) for name, x in zip(("hyp", "ref.ja"), lines, strict=True)]
+    paths = [
+        write_lines(tmp_path / name, x) for name, x in zip(("hyp", "ref.ja"), lines, strict=True)
+    ]
     found = json.loads(seq2seq("score", *paths, "--json").stdout)
     expected = BLEU(tokenize="ja-mecab").corpus_score(lines[0], [lines[1]])
     assert found["bleu"] == pytest.approx(expected.score) and expected.score > 40
@@ -283,9 +285,9 @@ def test_options_may_stand_between_hypothesis_and_reference(files: list[Path]) -
 @pytest.mark.usefixtures("few_trials")
 def test_blank_lines_and_resamples_without_a_match(tmp_path: Path) -> None:
     """sacreBLEU's own interval fails where some resamples score 0."""
-    one = write(tmp_path / "one", ["der Hund", "", "xyz", "xyz", "xyz"])
-    two = write(tmp_path / "two", ["der Hund", "", "ab", "xyz", "uvw"])
-    reference = write(tmp_path / "ref", ["der Hund", "", "ab", "cd", "ef"])
+    one = write_lines(tmp_path / "one", ["der Hund", "", "xyz", "xyz", "xyz"])
+    two = write_lines(tmp_path / "two", ["der Hund", "", "ab", "xyz", "uvw"])
+    reference = write_lines(tmp_path / "ref", ["der Hund", "", "ab", "cd", "ef"])
     done = seq2seq("score", one, reference, "--against", two, "--lines", 2)
     assert done.returncode == 0, done.stderr
     assert b"only 2 of 5 lines differ" in done.stdout and b"line 3: two +" in done.stdout
@@ -296,6 +298,6 @@ def test_blank_lines_and_resamples_without_a_match(tmp_path: Path) -> None:
 def test_many_lines_are_scored_without_resampling(tmp_path: Path) -> None:
     lines = ["a b c d"] * (MAX_TESTED_LINES + 1)
     given = {"one": lines, "two": [*lines[1:], "a b c e"], "ref": lines}
-    files = [write(tmp_path / name, own) for name, own in given.items()]
+    files = [write_lines(tmp_path / name, own) for name, own in given.items()]
     done = seq2seq("score", files[0], files[2], "--against", files[1], "--metrics", "bleu")
     assert b"not tested: more than 10,000 lines" in done.stdout and "±" not in done.stdout.decode()

@@ -22,7 +22,7 @@ from typing import IO
 import sacrebleu
 
 from seq2seq.errors import UserError
-from seq2seq.files import sha256_of
+from seq2seq.files import write_sums
 
 ARCHIVES = {
     "training-parallel-europarl-v7.tgz": {
@@ -127,13 +127,6 @@ def fetch_test_sets(out: Path) -> None:
             draft.rename(file)
 
 
-def write_checksums(out: Path) -> None:
-    """Write the SHA-256 checksums of all files."""
-    files = sorted(file for members in ARCHIVES.values() for file in members.values())
-    sums = [f"{sha256_of(out / file)}  {file}\n" for file in files if (out / file).exists()]
-    (out / "SHA256SUMS").write_text("".join(sums))
-
-
 def main() -> None:
     """Parse the arguments; unpack or download the files."""
     parser = argparse.ArgumentParser(description="unpack the WMT site's files")
@@ -146,7 +139,7 @@ def main() -> None:
             unpack_all(options.folder, options.out)
         else:
             fetch_test_sets(options.out)
-        write_checksums(options.out)
+        write_sums(options.out)
         print(f"{options.out} is complete", file=sys.stderr)
     except (UserError, OSError) as error:
         raise SystemExit(f"error: {error}") from None

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from gpu_check.training import BASE, TINY, synchronize
 from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import train_vocabulary
-from seq2seq.decoding.engine import Hypothesis, Source
+from seq2seq.decoding.engine import Source
 from seq2seq.decoding.torch_engine import EnsembleDecoder, TorchEngine
 from seq2seq.formats.weights import save_model, snapshot
 from seq2seq.machine.precision import Precision
@@ -63,19 +63,12 @@ def search(arguments: argparse.Namespace) -> Iterator[Result]:
     queries = [Source(tokenizer.source.pieces(source)) for source in sources]
     for beam in (1, BEAM):
         options = DecodingConfig(beam=beam, max_extra=0, batch_tokens=16_384)
-        run = partial(search_all, engine, queries, options)
+        run = partial(engine.search, queries, options)
         seconds, results = timed(run)
         waits, steps = host_waits(run)
         tokens = sum(len(best.pieces) + 1 for [best] in results)
         result = speed(beam, len(sources), tokens, seconds)
         yield result | {"precision": precision, "host_waits_per_step": waits / max(1, steps)}
-
-
-def search_all(
-    engine: TorchEngine, queries: Sequence[Source], options: DecodingConfig
-) -> list[list[Hypothesis]]:
-    """Return the hypotheses of all sources."""
-    return engine.search(queries, options)
 
 
 def speed(beam: int, lines: int, tokens: int, seconds: float) -> Result:

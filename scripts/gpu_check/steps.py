@@ -56,16 +56,8 @@ def environment(arguments: argparse.Namespace) -> Iterator[Result]:
 
 def tests(arguments: argparse.Namespace) -> Iterator[Result]:
     """Run the tests with the marker `gpu`."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-m",
-        "gpu",
-        "-p",
-        "no:cacheprovider",
-        str(ROOT / "tests" / "test_gpu.py"),
-    ]
+    chosen = ["-m", "gpu", "-p", "no:cacheprovider", str(ROOT / "tests" / "test_gpu.py")]
+    command = [sys.executable, "-m", "pytest", *chosen]
     environment = os.environ | {"GPU_TESTS_DEVICE": "cpu" if arguments.rehearse else device().type}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     print(done.stdout, file=sys.stderr)

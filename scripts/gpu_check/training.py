@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -28,23 +29,8 @@ DISTINCT = 4
 """Number of different batches, used in turn. The first pass over them is a warm-up."""
 
 
-def base(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Train the base model of Vaswani et al. (2017)."""
-    yield train(arguments, BASE)
-
-
-def attention_dropout(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Train the base model with attention dropout, and so without flash attention."""
-    yield train(arguments, replace(BASE, attention_dropout=0.1))
-
-
-def big(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Train the big model of Vaswani et al. (2017)."""
-    yield train(arguments, BIG)
-
-
-def train(arguments: argparse.Namespace, shape: ModelConfig) -> Result:
-    """Train a model; return its speed, MFU and peak memory."""
+def train(arguments: argparse.Namespace, shape: ModelConfig) -> Iterator[Result]:
+    """Train a model; yield its speed, MFU and peak memory."""
     tokens, vocabulary, updates = TOKENS, VOCABULARY, UPDATES
     if arguments.rehearse:
         tokens, vocabulary, updates = 200, 300, 2
@@ -71,11 +57,17 @@ def train(arguments: argparse.Namespace, shape: ModelConfig) -> Result:
     # 6 operations per weight and token, forward and backward (Kaplan et al. 2020, section 2.1).
     flops = 6 * speed * sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
     kernel = find_kernel(gpu, DTYPES[precision], shape.dim // shape.num_heads)
-    return result | {
+    yield result | {
         "mfu": round(flops / matmul_flops(gpu, DTYPES[precision], 8192), 3),
         "flash_attention": kernel is not None and not shape.attention_dropout,
         "micro_batches": len(batches[0]),
     }
+
+
+base, big = partial(train, shape=BASE), partial(train, shape=BIG)
+"""Train the models of Vaswani et al. (2017)."""
+attention_dropout = partial(train, shape=replace(BASE, attention_dropout=0.1))
+"""Train the base model with attention dropout, and so without flash attention."""
 
 
 def random_update(tokens: int, vocabulary: int, seed: int) -> list[Batch]:

@@ -11,7 +11,6 @@ from typing import Any
 from seq2seq.decoding.alignment import WORDS
 from seq2seq.decoding.terms import Glossary
 from seq2seq.documents.formats import Document
-from seq2seq.errors import UserError
 from seq2seq.text.language import TOKENS
 
 logger = logging.getLogger(__name__)
@@ -63,36 +62,6 @@ class Request:
     def __len__(self) -> int:
         """Number of characters."""
         return len(self.text)
-
-
-def make_requests(
-    texts: Sequence[str],
-    prefixes: Sequence[str] | None,
-    constraints: Sequence[Sequence[str]] | None,
-    references: Sequence[Sequence[str]] | None,
-    make: Callable[..., Request] = Request,
-) -> list[Request]:
-    """Return a request for each text and the corresponding entries of the lists.
-
-    make: `Request`, perhaps with languages.
-    """
-    if isinstance(texts, str):
-        raise TypeError("texts must be a list, not a string; write translate([text])[0]")
-    count = len(texts)
-    prefixes = prefixes or [""] * count
-    constraints, references = constraints or [()] * count, references or [()] * count
-    lists = {"prefixes": prefixes, "constraints": constraints, "references": references}
-    for name, entries in lists.items():
-        if len(entries) != count:
-            raise UserError(f"{name} has length {len(entries)}, but texts has length {count}")
-        if name != "prefixes" and any(isinstance(entry, str) for entry in entries):
-            raise TypeError(f"{name} needs a list of strings for each text, such as [['a']]")
-    return [
-        make(text, number, prefix, tuple(terms), tuple(targets))
-        for number, (text, prefix, terms, targets) in enumerate(
-            zip(texts, prefixes, constraints, references, strict=True)
-        )
-    ]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from seq2seq.decoding.translation import (
     Translation,
     document_requests,
     log_errors,
-    make_requests,
     write_document,
 )
 from seq2seq.documents.formats import read_document
@@ -194,8 +193,23 @@ class Translator:
         The translator's tag, if any, is put before every text.
         """
         self.encoder(to, source)  # fails for an unknown language
-        make = partial(Request, to=to, source=source)
-        requests = make_requests(texts, prefixes, constraints, references, make)
+        if isinstance(texts, str):
+            raise TypeError("texts must be a list, not a string; write translate([text])[0]")
+        count = len(texts)
+        prefixes = prefixes or [""] * count
+        constraints, references = constraints or [()] * count, references or [()] * count
+        lists = {"prefixes": prefixes, "constraints": constraints, "references": references}
+        for name, entries in lists.items():
+            if len(entries) != count:
+                raise UserError(f"{name} has length {len(entries)}, but texts has length {count}")
+            if name != "prefixes" and any(isinstance(entry, str) for entry in entries):
+                raise TypeError(f"{name} needs a list of strings for each text, such as [['a']]")
+        requests = [
+            Request(text, number, prefix, tuple(terms), tuple(targets), to, source)
+            for number, (text, prefix, terms, targets) in enumerate(
+                zip(texts, prefixes, constraints, references, strict=True)
+            )
+        ]
         changed = changed_decoding(self.decoding, decoding)
         options = Options(nbest, scores, tokens, alignment, search, paragraphs, glossary)
         translations = self.process(requests, options, changed)

@@ -120,7 +120,8 @@ class Pipeline:
     def before(self, text: str, stages: Sequence[Stage]) -> Prepared:
         """Prepare a text for the model."""
         whole = protect(text, self.spelling.pattern)
-        if not text.strip() or whole.only_spans():
+        only_spans = whole.spans and not any(map(str.isalnum, whole.text))
+        if not text.strip() or only_spans:
             return Prepared(whole, (), self.spelling, None)
         parts, undo = _before(whole, stages)
         segments = list(map(self.segment, parts))

@@ -100,10 +100,6 @@ class ProtectedText(NamedTuple):
         """The text with its spans."""
         return self.restore(self.text)
 
-    def only_spans(self) -> bool:
-        """Return whether there is nothing to translate beside the spans."""
-        return bool(self.spans) and not any(map(str.isalnum, self.text))
-
     def part(self, text: str, start: int, separator: str) -> ProtectedText:
         """Return a part of the text. start: number of spans before the part."""
         count = sum(map(text.count, PLACEHOLDERS)) if self.spans else 0
