@@ -29,6 +29,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet, train_vocabulary
 from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.segments import EncodedRequest
+from seq2seq.decoding.terms import Glossary
 from seq2seq.decoding.torch_engine import TorchEngine
 from seq2seq.decoding.translation import Options, Request
 from seq2seq.decoding.translator import Translator
@@ -257,10 +258,12 @@ def torch_engine(translator: Translator) -> TorchEngine:
     return engine
 
 
-def encoded(translator: Translator, text: str, **options: Any) -> EncodedRequest:
+def encoded(
+    translator: Translator, text: str, glossary: Glossary | None = None, **decoding: Any
+) -> EncodedRequest:
     """Return a text as the engine's sources."""
-    recase = options.pop("recase", True)
-    [request] = translator.encoder().encode([Request(text)], Options(**options), recase=recase)
+    changed = replace(translator.decoding, **decoding)
+    [request] = translator.encoder().encode([Request(text)], Options(glossary=glossary), changed)
     return request
 
 

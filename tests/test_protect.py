@@ -176,6 +176,8 @@ def test_the_model_reads_the_spans_of_each_sentence(protecting: Translator) -> N
         assert read[1:] == ["A {name} man.", "The <b> tree"]
     source, _ = protecting.tokenizer.translation_vocabularies
     assert [x.pieces for x in line.sources] == source.encode_pieces(read)
+    [whole] = protecting.translations([text], references=[[text]], search=False, paragraphs=True)
+    assert whole.error is None and len(whole.references) == 1
 
 
 def test_a_line_of_spans_is_copied(protecting: Translator) -> None:
@@ -189,7 +191,7 @@ def repaired(source: str, target: str, symbols: bool, attention: dict[int, int])
     tokenizer = Tokenizer(vocabulary, vocabulary)
     pipeline = pipeline_of(PairsConfig(), tokenizer, [Direction("en", "de")], protect=["all"])
     encoder = Encoder(tokenizer, pipeline, 99, 99)
-    requests = encoder.encode([Request(source)], Options(), recase=True)
+    requests = encoder.encode([Request(source)], Options(), DecodingConfig())
     [pieces] = vocabulary.encode_pieces([target])
     weights = np.zeros((len(pieces), len(requests[0].sources[0].pieces)), dtype=np.float32)
     for row in range(len(pieces)):

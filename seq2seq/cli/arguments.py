@@ -136,7 +136,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--tag", metavar="SYMBOL", help="tag to prepend to each line, such as <news>")
     patterns = "spans to keep: all, a name (docs/text.md) or NAME=REGEX; may be repeated"
     repeated("--protect", metavar="PATTERN", help=f"{patterns} (the recipe's)")
-    add("--paragraphs", action="store_true", help="translate each sentence of a line separately")
     formats = "translate a document: html, xml, xliff, po, srt or markdown (by the name of FILE)"
     add("--format", metavar="FORMAT", help=f"{formats}; text: lines")
     _add_output(translate)

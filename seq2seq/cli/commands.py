@@ -134,7 +134,6 @@ def translate(options: argparse.Namespace) -> None:
         tokens=options.tokens,
         alignment=options.alignment,
         search=search,
-        paragraphs=options.paragraphs,
         glossary=glossary,
     )
     total = count_lines(options.files) if processes.is_main else None

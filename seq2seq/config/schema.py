@@ -199,6 +199,9 @@ class DecodingConfig:
     recase: bool = True
     """Translate texts in UPPER and Title Case in lower case, and put the translations in their
     case."""
+    paragraphs: bool = False
+    """Translate each sentence of a text separately. A text with a prefix, terms or references is
+    not split."""
     sample: bool = False
     """Sample translations at random instead of using beam search."""
     temperature: NonNegative = 1.0

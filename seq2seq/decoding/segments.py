@@ -77,26 +77,28 @@ class Encoder:
         self.pipeline, self.max_len, self.max_target_len = pipeline, max_len, max_target_len
 
     def encode(
-        self, requests: Sequence[Request], options: Options, *, recase: bool
+        self, requests: Sequence[Request], options: Options, decoding: DecodingConfig
     ) -> list[EncodedRequest]:
-        """Encode requests. recase: read texts in UPPER and Title Case in sentence case."""
+        """Encode requests. Texts are split into segments as the options and their lengths ask."""
         glossary, languages = options.glossary, self.pipeline.languages
-        stages = partial(self.pipeline.stages, recase=recase)
+        stages = partial(self.pipeline.stages, recase=decoding.recase)
         if glossary:
             stages = partial(stages, terms=glossary.case_sensitive)
-        count = partial(self._count, stages())
-        usual = stages(sentences=Sentences(languages) if options.paragraphs else None)
-        short = stages(sentences=Sentences(languages, self.max_len, count))
-        prepared = [self.pipeline.before(request.text, usual) for request in requests]
+        whole = usual = stages()
+        if options.paragraphs or decoding.paragraphs:
+            usual = stages(sentences=Sentences(languages))
+        short = stages(sentences=Sentences(languages, self.max_len, partial(self._count, whole)))
+        prepared = [self.pipeline.before(x.text, whole if x.is_whole else usual) for x in requests]
         # A call for each text would be a hundred times as slow.
         rows = iter(self._pieces(chain.from_iterable(x.segments for x in prepared)))
         encoded = []
         for request, text in zip(requests, prepared, strict=True):
             pieces = [next(rows) for _ in text.segments]
-            if any(len(row) > self.max_len for row in pieces):
-                text = self.pipeline.before(request.text, short)
-                pieces = self._pieces(text.segments)
             try:
+                if any(len(row) > self.max_len for row in pieces):
+                    text = self.pipeline.before(request.text, short)
+                    pieces = self._pieces(text.segments)
+                    self._report_split(request, len(pieces))
                 encoded.append(self._encode(request, text, pieces, options))
             except UserError as error:
                 encoded.append(failed(request, error))
@@ -114,8 +116,6 @@ class Encoder:
     def _encode(
         self, request: Request, text: Prepared, pieces: Sequence[list[str]], options: Options
     ) -> EncodedRequest:
-        if len(pieces) > 1:
-            self._check_parts(request, len(pieces), options)
         references = self._references(request, text)
         if not any(pieces):
             return EncodedRequest(request, text._replace(segments=()), references=references)
@@ -147,16 +147,14 @@ class Encoder:
             for row, reference in zip(rows, texts, strict=True)
         ]
 
-    def _check_parts(self, request: Request, count: int, options: Options) -> None:
+    def _report_split(self, request: Request, count: int) -> None:
         problem = (
             f"a line of {len(request.text)} characters exceeds the maximum source length of "
             f"{self.max_len} tokens"
         )
-        if request.prefix or request.references or request.constraints:
-            problem = "a line of several sentences" if options.paragraphs else problem
+        if request.is_whole:
             raise UserError(f"{problem}; with a prefix, terms or references it cannot be split")
-        if not options.paragraphs:
-            logger.warning("%s; translated in %d parts", problem, count)
+        logger.warning("%s; translated in %d parts", problem, count)
 
     def _encode_term(self, term: Term) -> Term:
         """Return a term with token ids and normalised text."""

@@ -23,10 +23,7 @@ SPANS = "protected spans: %d, lost or repeated and then repaired: %d"
 
 @dataclass(frozen=True)
 class Options:
-    """Options of `Translator.translations` that are not keys of the section `decoding`.
-
-    See there for their meaning.
-    """
+    """Options of `Translator.translations`; see there for their meaning."""
 
     nbest: int = 1
     scores: bool = True
@@ -34,6 +31,7 @@ class Options:
     alignment: bool = False
     search: bool = True
     paragraphs: bool = False
+    """Translate each sentence separately, even if the section `decoding` does not say so."""
     glossary: Glossary | None = None
     words: re.Pattern[str] = WORDS
     """Words that `alignment` links."""
@@ -62,6 +60,11 @@ class Request:
     def __len__(self) -> int:
         """Number of characters."""
         return len(self.text)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the text cannot be split: something is given for all of its translation."""
+        return bool(self.prefix or self.constraints or self.references)
 
 
 @dataclass(frozen=True)

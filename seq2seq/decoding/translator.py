@@ -176,7 +176,6 @@ class Translator:
         tokens: bool = False,
         alignment: bool = False,
         search: bool = True,
-        paragraphs: bool = False,
         to: str = "",
         source: str = "",
         **decoding: Any,
@@ -188,9 +187,8 @@ class Translator:
         that must appear in each translation. references: translations of each text to score. nbest:
         number of translations of each text. scores: compute scores; this may take extra time.
         tokens: return log-probabilities of the pieces. alignment: return word alignments. search:
-        translate; if False, only score the references. paragraphs: translate the sentences of each
-        text separately. decoding: keys of the recipe's section `decoding`, to replace its values.
-        The translator's tag, if any, is put before every text.
+        translate; if False, only score the references. decoding: keys of the recipe's section
+        `decoding`, to replace its values. The translator's tag, if any, is put before every text.
         """
         self.encoder(to, source)  # fails for an unknown language
         if isinstance(texts, str):
@@ -211,7 +209,7 @@ class Translator:
             )
         ]
         changed = changed_decoding(self.decoding, decoding)
-        options = Options(nbest, scores, tokens, alignment, search, paragraphs, glossary)
+        options = Options(nbest, scores, tokens, alignment, search, glossary=glossary)
         translations = self.process(requests, options, changed)
         log_errors(translations)
         return translations
@@ -264,7 +262,7 @@ class Translator:
         terms = bool(options.glossary) or any(request.constraints for request in requests)
         engine = self.engines.engine_for(decoding, terms=terms)
         decoder = Decoder(engine, self.spelling, options, decoding)
-        encode = partial(self._encode, options=options, recase=decoding.recase)
+        encode = partial(self._encode, options=options, decoding=decoding)
 
         def search(encoded: Sequence[EncodedRequest]) -> list[list[Hypothesis]]:
             if not options.search:
@@ -285,7 +283,7 @@ class Translator:
             return [translation for part in decoded for translation in part.result()]
 
     def _encode(
-        self, requests: Sequence[Request], options: Options, recase: bool
+        self, requests: Sequence[Request], options: Options, decoding: DecodingConfig
     ) -> list[EncodedRequest]:
         """Encode requests, all of one direction at once."""
         encoded: dict[int, EncodedRequest] = {}
@@ -293,7 +291,7 @@ class Translator:
             chosen = [i for i, x in enumerate(requests) if (x.to, x.source) == direction]
             own = [requests[i] for i in chosen]
             try:
-                found = self.encoder(*direction).encode(own, options, recase=recase)
+                found = self.encoder(*direction).encode(own, options, decoding)
             except UserError as error:  # an unknown language
                 found = [failed(request, error) for request in own]
             encoded |= zip(chosen, found, strict=True)
