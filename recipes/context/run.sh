@@ -26,7 +26,8 @@ for count in 0 1 2; do
     # No rules against repetitions, as a line after other lines is another source, and none for the ratio of lengths.
     scripts/train recipes/libreoffice/recipe.yaml --run $run name=context data.train=$joined/train \
         data.dev=$joined/dev data.test=$joined/test "data.clean={duplicates: false, overlap: false, max_ratio: null}" \
-        "data.protect=[]" "data.augment={}" training.max_steps=2000 training.max_minutes=null "$@"
+        "data.protect=[]" "data.augment={}" decoding.paragraphs=false training.max_steps=2000 training.max_minutes=null \
+        "$@"
     seq2seq evaluate $run --split test
 
     # The share of translations with the right term that are more probable than those with another.
