@@ -200,8 +200,8 @@ class DecodingConfig:
     """Translate texts in UPPER and Title Case in lower case, and put the translations in their
     case."""
     paragraphs: bool = False
-    """Translate each sentence of a text separately. A text with a prefix, terms or references is
-    not split."""
+    """Translate each sentence of a line separately. Lines with a prefix, constraints or references
+    are not split."""
     sample: bool = False
     """Sample translations at random instead of using beam search."""
     temperature: NonNegative = 1.0
