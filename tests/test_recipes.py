@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -136,3 +138,22 @@ def test_values_of_a_recipe_are_assignments_of_the_shell(tmp_path: Path) -> None
         failed = values(wrong)
         assert failed.returncode == 1 and failed.stdout == ""
         assert failed.stderr.startswith("error: ") and message in failed.stderr
+
+
+def test_only_training_paragraphs_become_pairs_of_sentences() -> None:
+    prepare = runpy.run_path(str(RECIPES / "libreoffice" / "prepare.py"))
+
+    def pair(page: int, source: str, target: str) -> object:
+        return prepare["Pair"]("help", f"page{page}", "key", source, target)
+
+    paragraph = pair(1, "Save it. Close it.", "保存します。閉じます。")
+    sentences = [pair(1, "Save it.", "保存します。"), pair(1, "Close it.", "閉じます。")]
+    assert prepare["sentence_pairs"](paragraph, "ja") == sentences
+    other = pair(1, "Save it. Close it.", "Speichern und schließen.")
+    assert prepare["sentence_pairs"](other, "de") == [other]
+
+    words = [f"w{i:04x}".translate(str.maketrans("0123456789", "ghijklmnop")) for i in range(800)]
+    pages = [pair(i, f"Save {x}. Close it.", f"Sichern {x}. Ende.") for i, x in enumerate(words)]
+    splits = prepare["split_pairs"](pages, "de", Counter())
+    assert splits["dev"] and {*splits["dev"], *splits["test"]} < {*pages}
+    assert len(splits["train"]) > 1000 and not {*splits["train"]} & {*pages}

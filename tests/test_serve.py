@@ -41,6 +41,7 @@ from seq2seq.serve.limits import Keys
 from seq2seq.serve.models import Models
 
 LINES = [f"the dog number {i}" for i in range(12)]
+SENTENCES = "the dog. A man"
 PAIR = {"source": "en", "target": "de"}
 
 
@@ -91,6 +92,19 @@ def test_texts_are_translated_as_by_the_translator(models: Models, translator: T
         assert both.json() == {"translatedText": expected[2]}
     detected = translate(http, LINES[0], source="auto")
     assert detected["detectedLanguage"]["language"] == "en"
+
+
+def test_sentences_are_translated_separately(models: Models, translator: Translator) -> None:
+    http, text = client(models), SENTENCES
+    [whole], [separate] = (translator.translate([text], paragraphs=x) for x in (False, True))
+    assert whole != separate
+    assert translate(http, text)["translatedText"] == separate
+    for paragraphs, expected in ((False, whole), (True, separate)):
+        answer = translate(http, text, options={"paragraphs": paragraphs})
+        assert answer["translatedText"] == expected
+    page = f"<p>{separate}</p>"
+    assert translate(http, f"<p>{text}</p>", format="html")["translatedText"] == page
+    assert translator.translate_document(f"<p>{text}</p>", format="html") == page
 
 
 def test_alternatives_and_own_options(models: Models, translator: Translator) -> None:
@@ -324,7 +338,7 @@ def test_equal_lines_of_a_request_are_translated_once(
     assert one == three and batches == [2]
 
 
-def test_models_are_chosen_by_languages(run: Path) -> None:
+def test_models_are_chosen_by_languages(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = Models([run])
     [hop] = models.hops.values()
     models.hops = {("fr", "en"): hop, ("en", "de"): hop}
@@ -335,6 +349,15 @@ def test_models_are_chosen_by_languages(run: Path) -> None:
     twice = translate(http, LINES[0], source="fr")
     once = translate(http, LINES[0])["translatedText"]
     assert twice == translate(http, once)
+    splits, process = list[bool](), Translator.process
+
+    def recorded(self: Translator, lines: Any, options: Any, decoding: Any, *check: Any) -> Any:
+        splits.append(decoding.paragraphs)
+        return process(self, lines, options, decoding, *check)
+
+    monkeypatch.setattr(Translator, "process", recorded)
+    translate(http, SENTENCES, source="fr", options={"paragraphs": False})
+    assert splits == [True, False]  # the pivot's sentences are always separate
     with pytest.raises(UserError, match="as another model does"):
         Models([run, run])
     with pytest.raises(UserError, match="--pivot xx"):

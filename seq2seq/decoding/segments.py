@@ -79,13 +79,13 @@ class Encoder:
     def encode(
         self, requests: Sequence[Request], options: Options, decoding: DecodingConfig
     ) -> list[EncodedRequest]:
-        """Encode requests. Texts are split into segments as the options and their lengths ask."""
+        """Encode requests. Long texts are split; with `decoding.paragraphs`, all texts."""
         glossary, languages = options.glossary, self.pipeline.languages
         stages = partial(self.pipeline.stages, recase=decoding.recase)
         if glossary:
             stages = partial(stages, terms=glossary.case_sensitive)
         whole = usual = stages()
-        if options.paragraphs or decoding.paragraphs:
+        if decoding.paragraphs:
             usual = stages(sentences=Sentences(languages))
         short = stages(sentences=Sentences(languages, self.max_len, partial(self._count, whole)))
         prepared = [self.pipeline.before(x.text, whole if x.is_whole else usual) for x in requests]

@@ -30,8 +30,6 @@ class Options:
     tokens: bool = False
     alignment: bool = False
     search: bool = True
-    paragraphs: bool = False
-    """Translate each sentence separately, even if the section `decoding` does not say so."""
     glossary: Glossary | None = None
     words: re.Pattern[str] = WORDS
     """Words that `alignment` links."""
@@ -148,7 +146,6 @@ def document_requests(
     return requests, Options(
         scores=False,
         alignment=has_markup,
-        paragraphs=True,
         glossary=glossary,
         words=re.compile(f"{spans.pattern}|{TOKENS.pattern}") if spans else TOKENS,
     )

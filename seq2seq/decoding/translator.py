@@ -209,7 +209,7 @@ class Translator:
             )
         ]
         changed = changed_decoding(self.decoding, decoding)
-        options = Options(nbest, scores, tokens, alignment, search, glossary=glossary)
+        options = Options(nbest, scores, tokens, alignment, search, glossary)
         translations = self.process(requests, options, changed)
         log_errors(translations)
         return translations
@@ -234,7 +234,7 @@ class Translator:
         self.encoder(to, source)  # fails for an unknown language
         make = partial(Request, to=to, source=source)
         requests, options = document_requests(document, self.spelling.pattern, glossary, make)
-        changed = changed_decoding(self.decoding, decoding)
+        changed = replace(changed_decoding(self.decoding, decoding), paragraphs=True)
         return write_document(document, options.words, self.process(requests, options, changed))
 
     def process(

@@ -108,8 +108,8 @@ class Server:
         if fields.get("options") is not None:
             if count or form == "html":
                 raise HTTPException(400, "Invalid request: options exclude alternatives and html")
-            options, prefix, beam = translation_options(fields["options"])
-            results = await self.models.translate(texts, pair, options, prefix, beam)
+            options, prefix, decoding = translation_options(fields["options"])
+            results = await self.models.translate(texts, pair, options, prefix, **decoding)
             translated = [[result.text] for result in results]
             answer["details"] = [json_fields(result, nbest=True) for result in results]
         elif form == "html":

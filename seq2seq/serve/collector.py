@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from seq2seq.config import DecodingConfig
 from seq2seq.decoding.translation import Options, Request, Translation
@@ -61,15 +62,18 @@ class Collector:
         self._translates_large = False
 
     async def translate(
-        self, lines: Sequence[Request], options: Options, decoding: DecodingConfig | None = None
+        self, lines: Sequence[Request], options: Options, **changes: Any
     ) -> list[Translation]:
-        """Return a translation for each line. If this is cancelled, waiting lines are dropped."""
+        """Return a translation for each line. If this is cancelled, waiting lines are dropped.
+
+        changes: of the model's section `decoding`.
+        """
         if not lines:
             return []
         done = asyncio.get_running_loop().create_future()
-        decoding = decoding or self.translator.decoding
         if is_large := len(lines) > SHARE or sum(map(len, lines)) > LARGE:
-            decoding = replace(decoding, batch_tokens=LARGE_TOKENS)
+            changes["batch_tokens"] = LARGE_TOKENS
+        decoding = replace(self.translator.decoding, **changes)
         job = Job(lines, options, decoding, done, is_large)
         self._jobs.append(job)
         self.num_waiting += len(lines)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -123,25 +122,34 @@ class Models:
         return [{"confidence": round(100 * scores[code], 1), "language": code}]
 
     async def translate(
-        self, texts: Sequence[str], pair: Pair, options: Options, prefix: str = "", beam: int = 0
+        self,
+        texts: Sequence[str],
+        pair: Pair,
+        options: Options,
+        prefix: str = "",
+        *,
+        beam: int = 0,
+        paragraphs: bool = False,
     ) -> list[Translation]:
         """Translate lines. Equal lines are translated once.
 
-        options, prefix, beam: of the last model, after a pivot language. A beam of 0 is the model's
-        own; each is wide enough for the N best translations.
+        options, prefix, beam, paragraphs: of the last model, after a pivot language. A beam of 0 is
+        the model's own; each is wide enough for the N best translations.
         """
         self._accept(texts)
         lines = translated = list(dict.fromkeys(texts))
         *before, last = self.route(*pair)
         for hop in before:
             requests = [hop.request(text, number) for number, text in enumerate(translated)]
-            plain = Options(scores=False, paragraphs=True)
-            translated = [x.text for x in await hop.collector.translate(requests, plain)]
-        decoding = last.collector.translator.decoding
-        beam = max(options.nbest, beam or decoding.beam)
-        decoding = decoding if beam == decoding.beam else replace(decoding, beam=beam)
+            plain = Options(scores=False)
+            results = await hop.collector.translate(requests, plain, paragraphs=True)
+            translated = [x.text for x in results]
+        own = last.collector.translator.decoding
+        beam, paragraphs = max(options.nbest, beam or own.beam), paragraphs or own.paragraphs
         requests = [last.request(text, number, prefix) for number, text in enumerate(translated)]
-        results = await last.collector.translate(requests, options, decoding)
+        results = await last.collector.translate(
+            requests, options, beam=beam, paragraphs=paragraphs
+        )
         if error := next((result.error for result in results if result.error), None):
             raise HTTPException(400, f"Cannot translate text: {error}")
         found = dict(zip(lines, results, strict=True))
@@ -152,9 +160,9 @@ class Models:
     ) -> list[list[str]]:
         """Return the N best translations of each text, which may have several lines."""
         parts = [text.split("\n") for text in texts]
-        options = Options(nbest=nbest, scores=False, paragraphs=True)
+        options = Options(nbest=nbest, scores=False)
         lines = [line for part in parts for line in part]
-        results = iter(await self.translate(lines, pair, options))
+        results = iter(await self.translate(lines, pair, options, paragraphs=True))
         translated = []
         for part in parts:
             found = [next(results).nbest for _ in part]
@@ -178,7 +186,7 @@ class Models:
             options = next((x for _, x in prepared if x.alignment), prepared[0][1])
             requests = [line for lines, _ in prepared for line in lines]
             self._accept([request.text for request in requests])
-            results = iter(await collector.translate(requests, options))
+            results = iter(await collector.translate(requests, options, paragraphs=True))
             written = (
                 write_document(document, options.words, list(islice(results, len(document.blocks))))
                 for document in documents

@@ -94,11 +94,8 @@ async def read_fields(request: Request) -> Fields:
     return fields
 
 
-def translation_options(given: Any) -> tuple[Options, str, int]:
-    """Return the options of this server, prefix and beam width; raises an error 400 otherwise.
-
-    A beam width of 0 is the model's own.
-    """
+def translation_options(given: Any) -> tuple[Options, str, dict[str, Any]]:
+    """Return options, prefix and changed decoding; raises an error 400 otherwise."""
     if not isinstance(given, dict) or given.keys() - set(OPTIONS):
         names = ", ".join(OPTIONS)
         raise HTTPException(400, f"Invalid request: options must be an object of {names}")
@@ -119,10 +116,10 @@ def translation_options(given: Any) -> tuple[Options, str, int]:
         nbest=max(1, number(given.get("nbest", 1), "nbest", limits.MAX_ALTERNATIVES + 1)),
         tokens=bool(given.get("tokens")),
         alignment=bool(given.get("alignment")),
-        paragraphs=bool(given.get("paragraphs")),
         glossary=Glossary([Term(b, a) for a, b in terms]) if terms else None,
     )
-    return options, prefix, number(given.get("beam", 0), "beam", 100)
+    beam = number(given.get("beam", 0), "beam", 100)
+    return options, prefix, {"beam": beam, "paragraphs": bool(given.get("paragraphs"))}
 
 
 def number(value: Any, name: str, limit: int) -> int:

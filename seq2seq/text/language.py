@@ -151,10 +151,12 @@ def sentences(text: str, language: str) -> list[tuple[str, str]]:
     """
     import sentencex  # here: most commands do not need it
 
+    # Two letters are a code of sentencex already; for `base_code`, babel takes 20 ms to load.
+    code = language.lower() if len(language) == 2 else base_code(language)
     # sentencex panics at a capital, a no-break space and a full stop.
     plain = _WHITE_SPACE.sub(" ", text)
     result, end = [], 0
-    for sentence in filter(None, map(str.strip, sentencex.segment(base_code(language), plain))):
+    for sentence in filter(None, map(str.strip, sentencex.segment(code, plain))):
         start = plain.index(sentence, end)
         space, end = text[end:start], start + len(sentence)
         result.append((space, text[start:end]))
